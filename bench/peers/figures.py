@@ -35,7 +35,7 @@ class Work(NamedTuple):
         return self.unit == "events/s"
 
     def __str__(self) -> str:
-        return f"{self.table.partition(',')[0]}: {self.title}, {self.unit}"
+        return f"{self.table.partition(', ')[0]}: {self.title}"
 
 
 _APPENDS: Final = {
@@ -70,7 +70,7 @@ WORKS: Final = (
     Work("idle", COSTS, "idle after the start", "% of a core"),
     Work("idle memory", COSTS, "memory after the start", "MiB"),
     Work("idle later", COSTS, "idle after the work", "% of a core"),
-    Work("recovery", COSTS, "ready after SIGKILL with 5 million events", "s"),
+    Work("recovery", COSTS, "ready after SIGKILL", "s"),
 )
 TITLES: Final = {work.key: work for work in WORKS}
 
@@ -115,7 +115,7 @@ class Ratio(NamedTuple):
 
     def __str__(self) -> str:
         verdict = f" ({self.verdict})" if self.verdict else ""
-        return f"{self.work.title} {self.times:.2f} of {self.peer}{verdict}"
+        return f"{self.work} {self.times:.2f} of {self.peer}{verdict}"
 
 
 def medians(figures: Figures) -> dict[str, dict[str, float]]:
@@ -139,7 +139,7 @@ def ratios(figures: Figures, durable: Iterable[str]) -> list[Ratio]:
         by = found.get(work.key, {})
         better: Callable[..., str | None] = max if work.is_rate else min
         best = better((name for name in peers if by.get(name)), key=by.__getitem__, default=None)
-        if by.get(MAIN) and best and not any(bar.work == work.key and bar.peer is None for bar in BARS):
+        if by.get(MAIN) and best and not any((known.work, known.peer) == (work, best) for known in result):
             result.append(Ratio(work, by[MAIN], best, by[best]))
     return result
 
@@ -167,9 +167,10 @@ def _ratio_table(found: Sequence[Ratio], figures: Figures) -> str:
     lines = ["| work | Penstock | best peer | times as good | wanted |", "|---|---|---|---|---|"]
     for ratio in found:
         theirs = f"{short(ratio.theirs)} ({ratio.peer})"
-        lines.append(f"| {ratio.work} | {short(ratio.ours)} | {theirs} | {ratio.times:.2f} | {ratio.verdict} |")
-    for work, ours, verdict in _limits(figures):
-        lines.append(f"| {work} | {short(ours)} | | | {verdict} |")
+        ours = f"{ratio.work}, {ratio.work.unit} | {short(ratio.ours)}"
+        lines.append(f"| {ours} | {theirs} | {ratio.times:.2f} | {ratio.verdict} |")
+    for work, value, verdict in _limits(figures):
+        lines.append(f"| {work}, {work.unit} | {short(value)} | | | {verdict} |")
     return "\n".join(lines)
 
 

@@ -12,23 +12,18 @@ WIDTH, COLUMNS, MARGIN = 960, 2, 10
 LABEL, VALUE, BAR, STEP, HEAD = 170, 70, 12, 16, 26
 
 
-def svg(medians: Mapping[str, Mapping[str, float]], systems: Sequence[str]) -> str:
+def svg(medians: Mapping[str, Mapping[str, float]], systems: Sequence[str], note: str = "") -> str:
     """The works of PLOTTED that were measured."""
-    panels = [
-        (TITLES[key], by)
-        for key in PLOTTED
-        if (by := {s: medians[key][s] for s in systems if s in medians.get(key, {})})
-    ]
-    width = WIDTH // COLUMNS
-    parts, y = (
-        [_text(MARGIN, 18, "Events per second: more is better. Every append is on disk before its answer.", "title")],
-        34,
-    )
+    measured = ((TITLES[key], medians[key]) for key in PLOTTED if key in medians)
+    panels = [(work, {name: by[name] for name in systems if name in by}) for work, by in measured]
+    width, y = WIDTH // COLUMNS, 34
+    title = f"Events per second: more is better. Every append is on disk before its answer.{note}"
+    parts = [_text(MARGIN, 18, title, "title")]
     for first in range(0, len(panels), COLUMNS):
         row = panels[first : first + COLUMNS]
         for column, (work, by) in enumerate(row):
             x = column * width + MARGIN
-            parts.append(_text(x, y + 14, f"{work.table.partition(',')[0]}: {work.title}", "title"))
+            parts.append(_text(x, y + 14, str(work), "title"))
             for number, (system, value) in enumerate(by.items()):
                 top = y + HEAD + number * STEP
                 length = round((width - LABEL - VALUE - 2 * MARGIN) * value / max(by.values()), 1)

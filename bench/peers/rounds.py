@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,6 +30,8 @@ SETTLE_S_MAX: Final = 30.0
 MIB: Final = 1 << 20
 LOADS: Final = ((1, 1, 1), (64, 1, 1), (1024, 1, 1), (1, 1000, 1), (64, 1, 16), (1024, 1, 16))
 """Writers, events in a commit, and commits in flight for each writer."""
+COSTS: Final = frozenset({"disk", "memory", "idle"})
+READ_WORK: Final = frozenset({"read", "arrow", "stream", "queue"})
 LARGE_WORK: Final = frozenset({"1x1", "64x1", "1x1000", "read"})
 """What is also done with large bodies."""
 LOOK_S: Final = 0.5
@@ -92,26 +94,20 @@ class Round:
 
     def run(self, *, costs: bool = False) -> None:
         system = self._system
-        with directory(self._plan.place) as place, system.server(place) as server:
+        with directory(self._plan.place) as place, system.server(place) as server, ExitStack() as stack:
             empty = size_on_disk(place)
             if server.programs:
                 self._meter = Meter(*server.pids(), look_s=LOOK_S)
+                stack.callback(self._meter.stop)
             if costs and system.main:
                 self._idle("idle", "idle memory")
-            for writers, events, in_flight in (
-                (1, 1, 1),
-                (64, 1, 1),
-                (1024, 1, 1),
-                (1, 1000, 1),
-                (64, 1, 16),
-                (1024, 1, 16),
-            ):
+            for writers, events, in_flight in LOADS:
                 key = f"{writers}x{events}" + (f"x{in_flight}" if in_flight > 1 else "")
                 if self._wants(key) and writers * in_flight <= system.callers_max:
                     seconds = self._plan.seconds / (2 if in_flight > 1 else 1)
                     self._append(key, server, Load(writers, events, self._body_bytes, seconds, in_flight))
             self._read(server)
-            if costs:
+            if costs and self._plan.work & COSTS:
                 settle(self._meter)
                 if self._plan.wants("disk"):
                     self._record("disk", Figure((size_on_disk(place) - empty) / self._stored))
@@ -123,8 +119,6 @@ class Round:
                 waits = sorted(self._measured(system.follow, server.url, FOLLOWED)[0])
                 for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
                     self._record(f"follow {name}", Figure(1000 * waits[int(share * len(waits))]))
-            if self._meter is not None:
-                self._meter.stop()
 
     def _wants(self, key: str) -> bool:
         return self._plan.wants(key) and (not self._suffix or key in LARGE_WORK)
@@ -139,8 +133,9 @@ class Round:
     def _read(self, server: Server) -> None:
         """Read all back in each way, and compare it with what was acknowledged."""
         system, url = self._system, server.url
+        wanted = READ_EVENTS * BODIES[""] // self._body_bytes if READ_WORK & self._plan.work else 1
         for _ in range(FILLS_MAX):
-            if self._stored < READ_EVENTS * 200 // self._body_bytes:
+            if self._stored < wanted:
                 self._append("", server, Load(1, 1000, self._body_bytes, self._plan.seconds))
         # Not a choice: it is the check of what was measured.
         read, server_s = self._measured(system.read_all, url)
