@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -35,10 +36,10 @@ def fresh(data: Path) -> Path:
 
 
 @contextmanager
-def server(directory: Path) -> Iterator[dict[str, str]]:
+def server(directory: Path, *flags: str) -> Iterator[dict[str, str]]:
     """A server process on free ports; the addresses of its gates by name, and its pid."""
     command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory), "--res", "tcp://127.0.0.1:0"]
-    command += ["--mq", "127.0.0.1:0", "--remits", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    command += ["--mq", "127.0.0.1:0", "--remits", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -46,6 +47,14 @@ def server(directory: Path) -> Iterator[dict[str, str]]:
             yield {**gates, "pid": str(process.pid)}
         finally:
             process.terminate()
+
+
+def allow_files(wanted: int) -> int:
+    """Raise this process's limit of open files, and so that of those it starts; what it is now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(soft, wanted if hard == resource.RLIM_INFINITY else min(wanted, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
 def port_of(address: str) -> int:

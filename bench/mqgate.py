@@ -40,7 +40,7 @@ def run(report: Report, data: Path, scale: float) -> None:
         report.figure("reading everything, stored records", _reading(port), "events/s", goal=1_000_000)
 
 
-def _append(stream: int, events: int) -> bytes:
+def append_message(stream: int, events: int) -> bytes:
     """A message that appends."""
     fields = [b"AC", b"r", b"bench", b"stream-%d" % stream, b"-1", b"%d" % events, *EVENT * events]
     return encode([b"Res01", *fields])
@@ -51,7 +51,7 @@ def _appending(port: int, connections: int, flight: int, events: int, seconds: f
     selector = selectors.DefaultSelector()
     sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
     for number, each in enumerate(sockets):
-        message = _append(number, events)
+        message = append_message(number, events)
         selector.register(each, selectors.EVENT_READ, message)
         each.sendall(message * flight)
     done, started = 0, time.perf_counter()
@@ -70,7 +70,7 @@ def _appending(port: int, connections: int, flight: int, events: int, seconds: f
 def _fill(port: int, events: int) -> None:
     """A history of commits of 1,000 events."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        message, left = _append(0, 1000), events // 1000
+        message, left = append_message(0, 1000), events // 1000
         for _ in range(left):
             connection.sendall(message)
             assert COMMITTED in connection.recv(RECEIVE_BYTES)

@@ -1,21 +1,21 @@
 """Core-seconds and memory of a command and all its processes, measured from outside.
 
-The command starts in a new session (setsid), and its child processes stay in that session. The meter samples all
-processes of the session every `LOOK_S` seconds, and misses what a process uses after its last sample.
+The command starts in a new session (setsid). The meter samples all processes of that session, and the descendants of
+all of them, every `LOOK_S` seconds. What a process uses after its last sample counts if its parent lives on.
 """
 
 import os
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 LOOK_S: Final = 0.05
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_SESSION, _USER, _SYSTEM, _RESIDENT = 3, 11, 12, 21
+_PARENT, _SESSION, _USER, _SYSTEM, _ENDED_USER, _ENDED_SYSTEM, _RESIDENT = 1, 3, 11, 12, 13, 14, 21
 """Fields of /proc/PID/stat after the name."""
 
 
@@ -31,37 +31,62 @@ class Used(NamedTuple):
 
 
 class Meter:
-    """Samples a session until `stop`."""
+    """Samples processes, those of their sessions and their descendants, until `stop`."""
 
-    def __init__(self, session: int) -> None:
-        self._session = session
+    def __init__(self, *roots: int, look_s: float = LOOK_S) -> None:
+        self._roots, self._look_s = roots, look_s
         self._core_s: dict[int, float] = {}
+        self._most_s = 0.0
         self._memory = 0
+        self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(self._look_s):
             self._look()
 
     def _look(self) -> None:
-        resident = 0
-        for process in Path("/proc").glob("[0-9]*"):
-            fields = _stat(process)
-            if fields is not None and int(fields[_SESSION]) == self._session:
-                self._core_s[int(process.name)] = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICK
-                resident += int(fields[_RESIDENT]) * _PAGE
-        self._memory = max(self._memory, resident)
+        found = members(self._roots)
+        with self._lock:
+            for process, fields in found.items():
+                self._core_s[process] = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICK
+            # A process that has ended counts with its last sample, or in full with the parent that waited for it.
+            times = (_USER, _SYSTEM, _ENDED_USER, _ENDED_SYSTEM)
+            now = sum(int(fields[field]) for fields in found.values() for field in times) / _TICK
+            self._most_s = max(self._most_s, now, sum(self._core_s.values()))
+            self._memory = max(self._memory, sum(int(fields[_RESIDENT]) * _PAGE for fields in found.values()))
 
     def used(self) -> Used:
         self._look()
-        return Used(sum(self._core_s.values()), self._memory)
+        with self._lock:
+            return Used(self._most_s, self._memory)
+
+    def proportional_bytes(self) -> int:
+        """The memory that the processes have now; pages that several share are divided between them."""
+        total = 0
+        for process in members(self._roots):
+            with suppress(OSError):
+                text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
+                total += sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:"))
+        return total
 
     def stop(self) -> Used:
         self._over.set()
         self._thread.join()
         return self.used()
+
+
+def members(roots: Collection[int]) -> dict[int, list[str]]:
+    """The processes of these sessions and their descendants, with the fields of /proc/PID/stat after the name."""
+    stats = {int(path.name): fields for path in Path("/proc").glob("[0-9]*") if (fields := _stat(path)) is not None}
+    found = {pid for pid, fields in stats.items() if pid in roots or int(fields[_SESSION]) in roots}
+    size = 0
+    while len(found) > size:
+        size = len(found)
+        found |= {pid for pid, fields in stats.items() if int(fields[_PARENT]) in found}
+    return {pid: stats[pid] for pid in found}
 
 
 def _stat(process: Path) -> list[str] | None:

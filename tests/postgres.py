@@ -93,6 +93,12 @@ class Postgres:
             self.port = _free_port()
             self.start()
 
+    @property
+    def pid(self) -> int:
+        """Of the process that starts all others."""
+        assert self._process is not None
+        return self._process.pid
+
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(programs() / program), *arguments]
         subprocess.run(command, user=self._user, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)

@@ -28,6 +28,7 @@ ORDER: Final = ("system", "integration", "unit")
 INTEGRATION: Final = (
     *(f"tests/{name}/" for name in ("backup", "cli", "client", "engine", "gates", "history", "integrations", "lake")),
     *(f"tests/{name}/" for name in ("hostile", "pipelines", "shared", "spark", "sql")),
+    "tests/bench/test_peers.py",
     "tests/interchange/test_replay",
     "tests/lua/test_isolation.py",
     "tests/lua/test_repeats.py",
