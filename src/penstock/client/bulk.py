@@ -10,8 +10,8 @@ from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.client.calls import Calls, append_of, within
-from penstock.client.transport import PendingReply
+from penstock.client.calls import Calls, append_of
+from penstock.client.transport import PendingReply, Transport, within
 from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, InvalidRequest, NotAppended, PenstockError
 from penstock.model import ANY, Append, Appended, NewEvent
 
@@ -48,6 +48,7 @@ class BulkAppend:
         if in_flight < 1:
             raise InvalidRequest("in_flight", f"is {in_flight}; it must be at least 1")
         self._calls = calls
+        assert isinstance(calls.transport, Transport)
         self._transport = calls.transport
         self._in_flight = in_flight
         self._seconds = calls.timeout if timeout is None else timeout
