@@ -35,7 +35,7 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import ANY, Append, Appended, NewEvent, ProducerMark, Repeat, ReplayQueue, Reply, Request, Transact
-from penstock.model.columns import columns_of
+from penstock.model.columns import Columns, columns_of, plain_columns
 from penstock.tracing import traced
 
 PAUSE_S_MIN: Final = 0.01
@@ -339,16 +339,21 @@ def append_of(
         raise InvalidRequest("events", f"is {type(events).__name__}; pass a list of events") from None
     if not found:
         raise InvalidRequest("events", "is empty: a commit has at least one event")
-    for event in found:
-        if type(event) is not NewEvent or not _is_sound(*event):
-            _refuse(event)
     if type(context) is not str or type(stream) is not str:
         name, value = ("stream", stream) if type(context) is str else ("context", context)
         raise InvalidRequest(name, f"is {value!r}; pass a name")
     if type(expected) is not int:
         raise InvalidRequest("expected", f"is {expected!r}; it must be a number, NEW or ANY")
+    columns: Columns | None = None
     # A program that has not imported OpenTelemetry is in no span.
-    columns = columns_of(traced(found) if "opentelemetry.trace" in sys.modules else found)
+    may_trace = "opentelemetry.trace" in sys.modules
+    if len(found) == 1 and type(found[0]) is NewEvent and not may_trace:
+        columns = plain_columns(found[0])
+    if columns is None:
+        for event in found:
+            if type(event) is not NewEvent or not _is_sound(*event):
+                _refuse(event)
+        columns = columns_of(traced(found) if may_trace else found)
     mark = producers.take() if producers is not None and expected == ANY else None
     return Append(context, stream, columns, expected, mark)
 

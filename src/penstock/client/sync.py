@@ -1,10 +1,10 @@
 """The client for plain code: each call returns when it is done.
 
-It runs the coroutines of the client for event loops. Over `penstock://` a call needs no event loop: its transport blocks,
-so its coroutine never suspends. What reads or sends ahead, and all other URLs, run on a loop in a thread.
+It runs the coroutines of the client for event loops. Over `penstock://` a call needs no event loop: its transport
+blocks, so its coroutine never suspends. What reads or sends ahead, and all other URLs, run on a loop in a thread.
 
-No call is written twice: `blocking`, `iterating`, `flattening` and `wrapping` turn methods of that client into plain ones
-with the same parameters and types.
+No call is written twice: `blocking`, `iterating`, `flattening` and `wrapping` turn methods of that client into plain
+ones with the same parameters and types.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ from penstock.model import TICKS_MAX, Append, Appended, Event, ProducerMark, Rep
 from penstock.model.columns import Columns, columns_of_one, received_columns
 from penstock.model.times import TICKS_MASK
 from penstock.wire.codes import RETRIES, Res01Code
-from penstock.wire.mqframe import HEAD, MORE, put_message, split_frames
+from penstock.wire.mqframe import LAST_HEADS, MORE_HEADS, split_frames
 from penstock.wire.res01.commands import BINARY_COMMANDS, CF, OURS, OWN_COMMANDS, TEXT_COMMANDS
 from penstock.wire.res01.dialects import (
     BINARY,
@@ -300,8 +300,10 @@ def split_fields(content: bytes) -> Frames:
 
 ERROR: Final = b"ER"
 APPENDED_FRAMES: Final = 1 + len(CF.layout.fields)
-_APPEND_HEAD: Final = b"".join(HEAD.pack(MORE, len(frame)) + frame for frame in (OWN_TAG, b"AB"))
+_APPEND_HEAD: Final = b"".join(MORE_HEADS[len(frame)] + frame for frame in (OWN_TAG, b"AB"))
 """The first frames of an append in our own dialect."""
+_ONE_EVENT: Final = 2 * (MORE_HEADS[1] + b"1")
+"""One event, one type."""
 
 
 def fields_of(request: Request) -> Frames:
@@ -323,24 +325,27 @@ def append_message(request: Request, number: bytes) -> bytes | None:
     if type(request) is not Append or type(request.events) is not Columns or request.events.length != 1:
         return None
     _, (kind,), fixed, headers, body, _, _ = request.events
-    mark, out = request.mark, [_APPEND_HEAD]
+    mark, more = request.mark, MORE_HEADS
     try:
         producer, mark_number = (b"", b"") if mark is None else (mark.producer.encode(), b"%d" % mark.number)
-        place = request.context.encode(), request.stream.encode(), b"%d" % request.expected
-        put_message(out, (number, producer, mark_number, *place, b"1", b"1", kind, fixed, headers, body))
-    except (AttributeError, TypeError, ValueError):
+        context, stream, expected = request.context.encode(), request.stream.encode(), b"%d" % request.expected
+        pieces = (_APPEND_HEAD, more[len(number)], number)
+        pieces += (more[len(producer)], producer, more[len(mark_number)], mark_number)
+        pieces += (more[len(context)], context, more[len(stream)], stream, more[len(expected)], expected)
+        pieces += (_ONE_EVENT, more[len(kind)], kind, more[len(fixed)], fixed, more[len(headers)], headers)
+        return b"".join((*pieces, LAST_HEADS[len(body)], body))
+    except (AttributeError, IndexError, TypeError, ValueError):
         return None
-    return b"".join(out)
 
 
 def _appended(answer: Frames) -> Appended | None:
     """The most common answer, in a third of the time; None leaves it to the general way."""
     code, commit, position, sequence, count, repeated = answer
-    if code != CF.code or len(commit) != GUID_BYTES or not (repeated == b"0" or repeated == b"1"):
+    is_plain = position.isdigit() and sequence.isdigit() and count.isdigit() and repeated in (b"0", b"1")
+    if not is_plain or code != CF.code or len(commit) != GUID_BYTES:
         return None
-    for number in (position, sequence, count):
-        if not number.isdigit() or len(number) >= LONG_DIGITS:
-            return None
+    if len(position) >= LONG_DIGITS or len(sequence) >= LONG_DIGITS or len(count) >= LONG_DIGITS:
+        return None
     return Appended(swap_guid(commit), int(position), int(sequence), int(count), repeated == b"1")
 
 
