@@ -10,7 +10,6 @@ ones with the same parameters and types.
 import asyncio
 import os
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
 from penstock.client.blocking import BlockingTransport
-from penstock.client.bulk import Commit, ManyAppended, Written
+from penstock.client.bulk import Commit, CommitFeed, ManyAppended, Written
 from penstock.client.consumers import AsyncQueue, AsyncSubscription, AsyncTransaction, QueueBatch, SubscriptionBatch
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
@@ -37,8 +36,6 @@ W = TypeVar("W", bound="Blocking[Any]")
 
 END_S_MAX: Final = 2.0
 """How long calls in flight may take to notice that the client is closed."""
-AHEAD: Final = 256
-"""Commits of `append_many` that wait for the loop to take them."""
 
 
 class Portal:
@@ -232,82 +229,6 @@ def iterate(portal: Portal, source: AsyncIterator[T]) -> Iterator[T]:
             portal.run(close())
 
 
-class _Feed:
-    """Takes the commits of `append_many` from the program's thread to the loop, and the results back.
-
-    The program's own code (its iterable, its callback) runs in its own thread, so that it may use the client itself.
-    """
-
-    def __init__(self, written: Written | None) -> None:
-        self._written = written
-        self._commits: deque[Commit] = deque()
-        self._results: deque[tuple[int, Appended]] = deque()
-        self._room = threading.Condition()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._news: asyncio.Event | None = None
-        self._is_complete = False
-        self._is_over = False
-
-    # -- in the program's thread
-
-    def fill(self, commits: Iterable[Commit]) -> None:
-        """Feed all commits as fast as the loop takes them, until the run is over."""
-        for commit in commits:
-            with self._room:
-                self._room.wait_for(lambda: len(self._commits) < AHEAD or self._is_over)
-                self._commits.append(commit)
-                if len(self._commits) == 1:
-                    self._wake()
-            self.report()
-            if self._is_over:
-                return
-
-    def complete(self) -> None:
-        with self._room:
-            self._is_complete = True
-            self._wake()
-
-    def report(self) -> None:
-        """Call the program's callback with the results since the last time."""
-        while self._results:
-            number, appended = self._results.popleft()
-            if self._written is not None:
-                self._written(number, appended)
-
-    def _wake(self) -> None:
-        if self._loop is not None and self._news is not None and not self._is_over:
-            self._loop.call_soon_threadsafe(self._news.set)
-
-    # -- on the loop
-
-    def add_result(self, number: int, appended: Appended) -> None:
-        self._results.append((number, appended))
-
-    def over(self) -> None:
-        """The run has ended: it takes no more commits."""
-        with self._room:
-            self._is_over = True
-            self._room.notify_all()
-
-    async def __aiter__(self) -> AsyncIterator[Commit]:
-        with self._room:
-            self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
-        while taken := await self._take(self._news):
-            for commit in taken:
-                yield commit
-
-    async def _take(self, news: asyncio.Event) -> deque[Commit]:
-        """All commits that wait, or the next ones; none at the end."""
-        while True:
-            with self._room:
-                news.clear()
-                if self._commits or self._is_complete:
-                    taken, self._commits = self._commits, deque()
-                    self._room.notify_all()
-                    return taken
-            await news.wait()
-
-
 # --- the plain classes --------------------------------------------------------------------------------------------
 
 
@@ -493,7 +414,7 @@ class Client(Blocking[AsyncClient]):
         The client calls `written` with the number and the result of each, in this thread. Raises NotAppended at the
         first that fails.
         """
-        feed = _Feed(written)
+        feed = CommitFeed(written)
         looped = self._on_loop()
         portal = looped._runner
         assert isinstance(portal, Portal)

@@ -329,13 +329,14 @@ def append_message(request: Request, number: bytes) -> bytes | None:
     try:
         producer, mark_number = (b"", b"") if mark is None else (mark.producer.encode(), b"%d" % mark.number)
         context, stream, expected = request.context.encode(), request.stream.encode(), b"%d" % request.expected
-        pieces = (_APPEND_HEAD, more[len(number)], number)
+        pieces = [_APPEND_HEAD, more[len(number)], number]
         pieces += (more[len(producer)], producer, more[len(mark_number)], mark_number)
         pieces += (more[len(context)], context, more[len(stream)], stream, more[len(expected)], expected)
         pieces += (_ONE_EVENT, more[len(kind)], kind, more[len(fixed)], fixed, more[len(headers)], headers)
-        return b"".join((*pieces, LAST_HEADS[len(body)], body))
+        pieces += (LAST_HEADS[len(body)], body)
     except (AttributeError, IndexError, TypeError, ValueError):
         return None
+    return b"".join(pieces)
 
 
 def _appended(answer: Frames) -> Appended | None:
