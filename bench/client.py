@@ -1,5 +1,6 @@
 """The Python client over `penstock://`, against a real server: fsync before each answer, everything on one machine."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ EVENTS = 1000
 STREAMS = 64
 HISTORY_EVENTS = 1_000_000
 FOLLOWED = 1000
+SINGLE_APPENDS = 5000
+TASKS = (64, 1024)
+RUNS = 3
 
 
 def run(report: Report, data: Path, scale: float) -> None:
@@ -26,6 +30,11 @@ def run(report: Report, data: Path, scale: float) -> None:
         report.figure("append_many, 1-event commits", rate, "commits/s", goal=20_000)
         rate = _appending(client, load.some_events(EVENTS), 3 * scale)
         report.figure("append_many, 1,000-event commits", rate * EVENTS, "events/s", goal=200_000)
+        events, appends = load.some_events(1), int(SINGLE_APPENDS * scale)
+        report.figure("CPU of an append, one by one", _cpu_of_append(client, events, appends), "µs")
+        for tasks in TASKS:
+            cost = asyncio.run(_cpu_of_append_in_tasks(client.url, events, appends, tasks))
+            report.figure(f"CPU of an append, {tasks:,} tasks on an event loop", cost, "µs")
     with load.server(load.fresh(data)) as gates, penstock.connect(f"penstock://{gates['mq']}") as client:
         events, history = load.some_events(EVENTS), int(HISTORY_EVENTS * scale)
         client.append_many(("bench", "history", events) for _ in range(history // EVENTS))
@@ -48,6 +57,34 @@ def _appending(client: Client, events: list[NewEvent], seconds: float) -> float:
     started = time.perf_counter()
     done = client.append_many(commits())
     return done.commits / (time.perf_counter() - started)
+
+
+def _cpu_of_append(client: Client, events: list[NewEvent], appends: int) -> float:
+    """Microseconds of this process's CPU; the least of a few runs, as other programs disturb its caches."""
+    costs = []
+    for _ in range(RUNS):
+        began = time.process_time()
+        for _ in range(appends):
+            client.append("bench", "single", events)
+        costs.append(1e6 * (time.process_time() - began) / appends)
+    return min(costs)
+
+
+async def _cpu_of_append_in_tasks(url: str, events: list[NewEvent], appends: int, tasks: int) -> float:
+    each = max(1, appends // tasks)
+    costs = []
+
+    async with penstock.aconnect(url) as client:
+
+        async def work(number: int) -> None:
+            for _ in range(each):
+                await client.append("bench", f"task-{number % STREAMS}", events)
+
+        for _ in range(RUNS):
+            began = time.process_time()
+            await asyncio.gather(*map(work, range(tasks)))
+            costs.append(1e6 * (time.process_time() - began) / (each * tasks))
+    return min(costs)
 
 
 def _reading(client: Client, *, arrow: bool) -> float:

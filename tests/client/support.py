@@ -39,6 +39,11 @@ def calls_of(used: Any) -> Any:
     return (used.inner if isinstance(used, Driven) else used._inner)._calls
 
 
+def loop_calls_of(client: Any) -> Any:
+    """The same for what a client does on an event loop, such as `append_many`."""
+    return calls_of(client if isinstance(client, Driven) else client._on_loop())
+
+
 def append_by(method: str, client: Client, context: str, events: list[NewEvent]) -> None:
     """Append in one of the ways that there are."""
     if method == "append":

@@ -19,7 +19,7 @@ from penstock.errors import (
 )
 from tests.client.conftest import Way
 from tests.client.driven import Driven
-from tests.client.support import as_new, calls_of, fill, numbers, one, some
+from tests.client.support import as_new, fill, loop_calls_of, numbers, one, some
 
 # ---------------------------------------------------------------- append
 
@@ -223,8 +223,8 @@ def test_an_error_of_the_callback_comes_out_once_what_was_sent_is_written(client
 
 @pytest.mark.parametrize("in_flight", [1, 2, 50])
 def test_never_more_commits_are_under_way_than_allowed(client: Client, context: str, in_flight: int) -> None:
-    calls = calls_of(client)
-    transport, start = calls.transport, calls.transport.start
+    transport = loop_calls_of(client).transport
+    start = transport.start
     under_way: list[Any] = []
     most = 0
 

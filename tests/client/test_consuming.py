@@ -193,19 +193,19 @@ def test_a_batch_that_cannot_be_released_does_not_hide_the_failure(client: Clien
     fill(client, context, "s", 5)
     queue = client.queue(context, "work")
     calls = calls_of(queue)
-    start = calls.transport.start
+    exchange = calls.transport.exchange
 
-    def refusing(request: object) -> object:
+    async def refusing(request: object, until: float) -> object:
         if isinstance(request, ReleaseQueue):
             raise QueueNotFound("work")
-        return start(request)
+        return await exchange(request, until)
 
-    calls.transport.start = refusing
+    calls.transport.exchange = refusing
     try:
         with pytest.raises(Failed) as caught:
             fail_with(queue)
     finally:
-        del calls.transport.start
+        del calls.transport.exchange
     assert "was not released" in caught.value.__notes__[0]
 
 

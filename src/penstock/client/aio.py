@@ -13,7 +13,7 @@ from penstock.client.consumers import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubs
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.reader import HistoryRange
 from penstock.client.staging import AsyncBuild, AsyncStaging
-from penstock.client.transport import transport_to
+from penstock.client.transport import Channel, transport_to
 from penstock.errors import EventNotFound
 from penstock.model import ANY, Appended, Event, EventPage, NewEvent
 
@@ -33,6 +33,14 @@ class AsyncClient:
     def __init__(self, url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> None:
         self.url = url
         self._calls = Calls(transport_to(url), timeout, retries)
+
+    @classmethod
+    def _over(cls, channel: Channel, *, timeout: float, retries: bool) -> Self:
+        """A client over a channel; over one that blocks, its coroutines never suspend."""
+        client = cls.__new__(cls)
+        client.url = channel.url
+        client._calls = Calls(channel, timeout, retries)
+        return client
 
     # -- the connection
 
@@ -79,7 +87,8 @@ class AsyncClient:
         `expected` is the sequence that the first of them must get: NEW for a stream that must not exist yet, ANY for
         no check. Raises VersionConflict if the stream is at another version.
         """
-        return await self._calls.append(append_of(context, stream, events, expected), timeout)
+        calls = self._calls
+        return await calls.append(append_of(context, stream, events, expected, calls.producers), timeout)
 
     async def append_many(
         self,

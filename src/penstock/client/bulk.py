@@ -5,13 +5,14 @@ the client settles the commits in flight one by one before it sends new ones.
 """
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.client.calls import Calls, append_of, within
-from penstock.client.transport import PendingReply
+from penstock.client.calls import Calls, append_of
+from penstock.client.transport import PendingReply, Transport, within
 from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, InvalidRequest, NotAppended, PenstockError
 from penstock.model import ANY, Append, Appended, NewEvent
 
@@ -22,6 +23,8 @@ Written = Callable[[int, Appended], object]
 
 WINDOW_BYTES_MAX: Final = 16 << 20
 """Bytes of events in flight at once. A larger commit goes alone."""
+AHEAD: Final = 256
+"""Commits of the plain client that wait for the loop to take them."""
 UNSENT: Final = -1
 """Instead of a number of losses: one of the commits in the window could not be sent."""
 
@@ -48,6 +51,7 @@ class BulkAppend:
         if in_flight < 1:
             raise InvalidRequest("in_flight", f"is {in_flight}; it must be at least 1")
         self._calls = calls
+        assert isinstance(calls.transport, Transport)
         self._transport = calls.transport
         self._in_flight = in_flight
         self._seconds = calls.timeout if timeout is None else timeout
@@ -188,3 +192,79 @@ class BulkAppend:
             except PenstockError as failed:
                 self._give_back(each, failed)
         return NotAppended(number, self._commits, str(error))
+
+
+class CommitFeed:
+    """Takes the commits of `append_many` from the program's thread to the loop, and the results back.
+
+    The program's own code (its iterable, its callback) runs in its own thread, so that it may use the client itself.
+    """
+
+    def __init__(self, written: Written | None) -> None:
+        self._written = written
+        self._commits: deque[Commit] = deque()
+        self._results: deque[tuple[int, Appended]] = deque()
+        self._room = threading.Condition()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news: asyncio.Event | None = None
+        self._is_complete = False
+        self._is_over = False
+
+    # -- in the program's thread
+
+    def fill(self, commits: Iterable[Commit]) -> None:
+        """Feed all commits as fast as the loop takes them, until the run is over."""
+        for commit in commits:
+            with self._room:
+                self._room.wait_for(lambda: len(self._commits) < AHEAD or self._is_over)
+                self._commits.append(commit)
+                if len(self._commits) == 1:
+                    self._wake()
+            self.report()
+            if self._is_over:
+                return
+
+    def complete(self) -> None:
+        with self._room:
+            self._is_complete = True
+            self._wake()
+
+    def report(self) -> None:
+        """Call the program's callback with the results since the last time."""
+        while self._results:
+            number, appended = self._results.popleft()
+            if self._written is not None:
+                self._written(number, appended)
+
+    def _wake(self) -> None:
+        if self._loop is not None and self._news is not None and not self._is_over:
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    # -- on the loop
+
+    def add_result(self, number: int, appended: Appended) -> None:
+        self._results.append((number, appended))
+
+    def over(self) -> None:
+        """The run has ended: it takes no more commits."""
+        with self._room:
+            self._is_over = True
+            self._room.notify_all()
+
+    async def __aiter__(self) -> AsyncIterator[Commit]:
+        with self._room:
+            self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+        while taken := await self._take(self._news):
+            for commit in taken:
+                yield commit
+
+    async def _take(self, news: asyncio.Event) -> deque[Commit]:
+        """All commits that wait, or the next ones; none at the end."""
+        while True:
+            with self._room:
+                news.clear()
+                if self._commits or self._is_complete:
+                    taken, self._commits = self._commits, deque()
+                    self._room.notify_all()
+                    return taken
+            await news.wait()

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
 from penstock import model
-from penstock.client.transport import PendingReply, Transport
+from penstock.client.transport import Channel
 from penstock.errors import (
     AnswerMalformed,
     CannotConnect,
@@ -35,7 +35,7 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import ANY, Append, Appended, NewEvent, ProducerMark, Repeat, ReplayQueue, Reply, Request, Transact
-from penstock.model.columns import columns_of
+from penstock.model.columns import Columns, columns_of, plain_columns
 from penstock.tracing import traced
 
 PAUSE_S_MIN: Final = 0.01
@@ -81,15 +81,18 @@ class ProducerIds:
 
 
 class Calls:
-    def __init__(self, transport: Transport, timeout: float, retries: bool) -> None:
+    def __init__(self, transport: Channel, timeout: float, retries: bool) -> None:
         self.transport = transport
         self.timeout = timeout
         self.retries = retries
         self.producer_ids = ProducerIds()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closing: asyncio.Future[None] | None = None
         self._closed = False
         self._background: set[asyncio.Task[Any]] = set()
+
+    @property
+    def producers(self) -> ProducerIds | None:
+        """Whose marks appends carry; none without retries."""
+        return self.producer_ids if self.retries else None
 
     def check(self) -> None:
         if self._closed:
@@ -97,28 +100,17 @@ class Calls:
 
     async def open(self) -> None:
         """Connect, or raise CannotConnect."""
-        self._own_loop()
+        self.transport.now()
         await self.transport.ready(self.timeout)
 
     async def close(self) -> None:
         """Fail all calls in flight, and release everything."""
         self._closed = True
-        if self._closing is not None and not self._closing.done():
-            self._closing.set_result(None)
         for task in self._background:
             task.cancel()
         if self._background:
             await asyncio.wait(self._background)
         await self.transport.close()
-
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        """The client's event loop: the first it was used on."""
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop, self._closing = loop, loop.create_future()
-        elif self._loop is not loop:
-            raise InvalidRequest("event loop", "is not the one that this client was first used on")
-        return loop
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something in the background. Closing the client cancels it."""
@@ -135,8 +127,7 @@ class Calls:
 
     async def pause(self, seconds: float) -> None:
         """Wait before another attempt, unless the client is closed meanwhile."""
-        assert self._closing is not None
-        await asyncio.wait({self._closing}, timeout=seconds)
+        await self.transport.pause(seconds)
 
     async def ask(
         self,
@@ -150,8 +141,18 @@ class Calls:
 
         `lost` is how an earlier attempt ended: then the call is in doubt from the beginning.
         """
-        seconds = self.timeout if timeout is None else timeout
-        reply = await _Attempts(self, request, self._own_loop().time(), seconds + wait, lost).run()
+        seconds = wait + (self.timeout if timeout is None else timeout)
+        transport = self.transport
+        now = transport.now()
+        reply: Reply
+        if lost is None and transport.is_ready():
+            # The common case: one exchange, without anything that only other cases need.
+            try:
+                reply = await transport.exchange(request, now + seconds)
+            except (PenstockError, TimeoutError) as error:
+                reply = await _Attempts(self, request, now, seconds).run(error)
+        else:
+            reply = await _Attempts(self, request, now, seconds, lost).run()
         if not isinstance(reply, kind):
             raise AnswerMalformed(f"it is {type(reply).__name__}, where {kind.__name__} was expected")
         return reply
@@ -170,12 +171,14 @@ class Calls:
         return [item async for page in self.list_pages(request, key) for item in page]
 
     async def append(self, request: Append, timeout: float | None = None) -> Appended:
-        """Append once, however often the client has to send it."""
-        if request.expected != ANY or not self.retries:
-            return await self.ask(request, Appended, timeout)
-        mark = self.producer_ids.take()
-        marked = Append(request.context, request.stream, request.events, ANY, mark)
-        return await self._ask_marked(marked, mark, Appended, timeout)
+        """Append once, however often the client has to send it. A mark must be of this client's producers."""
+        mark = request.mark
+        if mark is None:
+            if request.expected != ANY or not self.retries:
+                return await self.ask(request, Appended, timeout)
+            mark = self.producer_ids.take()
+            request = Append(request.context, request.stream, request.events, ANY, mark)
+        return await self._ask_marked(request, mark, Appended, timeout)
 
     async def transact(self, request: Transact | ReplayQueue, kind: type[R], timeout: float | None = None) -> R:
         """Carry a transaction out once, however often the client has to send it."""
@@ -203,7 +206,9 @@ class Calls:
 
 
 class _Attempts:
-    def __init__(self, calls: Calls, request: Request, now: float, seconds: float, lost: ConnectionLost | None) -> None:
+    def __init__(
+        self, calls: Calls, request: Request, now: float, seconds: float, lost: ConnectionLost | None = None
+    ) -> None:
         self._calls = calls
         self._request = request
         self._seconds = seconds
@@ -212,19 +217,24 @@ class _Attempts:
         """How an attempt ended that was sent and not answered: the call is in doubt."""
         self._reason = ""
 
-    async def run(self) -> Reply:
+    async def run(self, failed: PenstockError | TimeoutError | None = None) -> Reply:
+        """The reply of one of the attempts. `failed` is how the first one ended, if it was made already."""
         longest = PAUSE_S_MIN
+        error = None if failed is None else self._sent_error(failed)
         while True:
             try:
-                return await self._attempt()
-            except PenstockError as error:
-                self._raise_unless_retry(error)
-                pause = longest * random.uniform(0.5, 1.0)  # noqa: S311
-                self._check_time(error, pause)
-                await self._calls.pause(pause)
-                # Check again: a pause may take longer than it should.
-                self._check_time(error)
+                if error is None:
+                    return await self._attempt()
+            except PenstockError as another:
+                error = another
+            self._raise_unless_retry(error)
+            pause = longest * random.uniform(0.5, 1.0)  # noqa: S311
+            self._check_time(error, pause)
+            await self._calls.pause(pause)
+            # Check again: a pause may take longer than it should.
+            self._check_time(error)
             longest = min(2 * longest, PAUSE_S_MAX)
+            error = None
 
     async def _attempt(self) -> Reply:
         transport = self._calls.transport
@@ -233,18 +243,18 @@ class _Attempts:
         except TimeoutError:
             self._reason = self._reason or "the server does not read what was sent"
             raise self._passed() from None
-        answer = transport.start(self._request)
         try:
-            return await within(answer, self._until)
-        except TimeoutError:
-            transport.give_up(answer)
-            raise self._passed(was_sent=True) from None
-        except ConnectionLost as lost:
-            self._lost = lost
-            raise
-        finally:
-            if answer.cancelled():
-                transport.give_up(answer)
+            return await transport.exchange(self._request, self._until)
+        except (ConnectionLost, TimeoutError) as error:
+            raise self._sent_error(error) from None
+
+    def _sent_error(self, error: PenstockError | TimeoutError) -> PenstockError:
+        """The error of an exchange, which may leave the call in doubt."""
+        if isinstance(error, TimeoutError):
+            return self._passed(was_sent=True)
+        if isinstance(error, ConnectionLost):
+            self._lost = error
+        return error
 
     def _raise_unless_retry(self, error: PenstockError) -> None:
         """Raise the error, or the doubt that it leaves, unless another attempt may help."""
@@ -285,7 +295,7 @@ class _Attempts:
             raise self._passed() from error
 
     def _left(self) -> float:
-        return self._until - asyncio.get_running_loop().time()
+        return self._until - self._calls.transport.now()
 
     def _passed(self, *, was_sent: bool = False) -> DeadlinePassed:
         return DeadlinePassed(self._seconds, was_sent or self._lost is not None, self._reason)
@@ -294,21 +304,6 @@ class _Attempts:
 def refusal_of(error: PenstockError) -> PenstockError:
     """The server's last refusal: an error that leaves a call in doubt has it as its cause."""
     return error.__cause__ if isinstance(error.__cause__, PenstockError) else error
-
-
-async def within(answer: PendingReply, until: float) -> Reply:
-    """The reply in a future, or TimeoutError at a time of the loop's clock."""
-    # Not `asyncio.timeout_at`: it takes longer than everything else here.
-    timer = answer.get_loop().call_at(until, _expire, answer)
-    try:
-        return await answer
-    finally:
-        timer.cancel()
-
-
-def _expire(answer: PendingReply) -> None:
-    if not answer.done():
-        answer.set_exception(TimeoutError())
 
 
 def flattened(
@@ -329,8 +324,13 @@ def flattened(
 # --- commits: mistakes that a wire cannot carry are found before anything is sent ---------------------------------
 
 
-def append_of(context: str, stream: str, events: Sequence[NewEvent], expected: int = ANY) -> Append:
-    """A commit of these events. Raises InvalidRequest."""
+def append_of(
+    context: str, stream: str, events: Sequence[NewEvent], expected: int = ANY, producers: ProducerIds | None = None
+) -> Append:
+    """A commit of these events; with a mark of one of the producers if it has no expected version.
+
+    Raises InvalidRequest.
+    """
     if isinstance(events, NewEvent):
         raise InvalidRequest("events", "is a single event: put it into a list")
     try:
@@ -339,17 +339,23 @@ def append_of(context: str, stream: str, events: Sequence[NewEvent], expected: i
         raise InvalidRequest("events", f"is {type(events).__name__}; pass a list of events") from None
     if not found:
         raise InvalidRequest("events", "is empty: a commit has at least one event")
-    for event in found:
-        if type(event) is not NewEvent or not _is_sound(*event):
-            _refuse(event)
-    for name, value in (("context", context), ("stream", stream)):
-        if type(value) is not str:
-            raise InvalidRequest(name, f"is {value!r}; pass a name")
+    if type(context) is not str or type(stream) is not str:
+        name, value = ("stream", stream) if type(context) is str else ("context", context)
+        raise InvalidRequest(name, f"is {value!r}; pass a name")
     if type(expected) is not int:
         raise InvalidRequest("expected", f"is {expected!r}; it must be a number, NEW or ANY")
+    columns: Columns | None = None
     # A program that has not imported OpenTelemetry is in no span.
-    columns = columns_of(traced(found) if "opentelemetry.trace" in sys.modules else found)
-    return Append(context, stream, columns, expected)
+    may_trace = "opentelemetry.trace" in sys.modules
+    if len(found) == 1 and type(found[0]) is NewEvent and not may_trace:
+        columns = plain_columns(found[0])
+    if columns is None:
+        for event in found:
+            if type(event) is not NewEvent or not _is_sound(*event):
+                _refuse(event)
+        columns = columns_of(traced(found) if may_trace else found)
+    mark = producers.take() if producers is not None and expected == ANY else None
+    return Append(context, stream, columns, expected, mark)
 
 
 def _is_sound(number: object, stamp: object, kind: object, headers: object, body: object) -> bool:

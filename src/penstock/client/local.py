@@ -22,6 +22,9 @@ class LocalTransport(Transport):
         self._opening = asyncio.Lock()
         self._closed = False
 
+    def is_ready(self) -> bool:
+        return self._engine is not None and not self._closed
+
     async def ready(self, seconds: float) -> None:  # noqa: ARG002 - a store opens at once, or not at all
         if self._engine is not None and not self._closed:
             return
@@ -57,6 +60,7 @@ class LocalTransport(Transport):
 
     async def close(self) -> None:
         self._closed = True
+        self.end_pauses()
         async with self._opening:
             engine, self._engine = self._engine, None
             if engine is not None:

@@ -1,24 +1,28 @@
 """The client for plain code: each call returns when it is done.
 
-It runs the calls of the client for event loops on a loop in a thread. No call is written twice: `blocking`,
-`iterating`, `flattening` and `wrapping` turn methods of that client into plain ones with the same parameters and types.
+It runs the coroutines of the client for event loops. Over `penstock://` a call needs no event loop: its transport
+blocks, so its coroutine never suspends. What reads or sends ahead, and all other URLs, run on a loop in a thread.
+
+No call is written twice: `blocking`, `iterating`, `flattening` and `wrapping` turn methods of that client into plain
+ones with the same parameters and types.
 """
 
 import asyncio
 import os
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from contextlib import contextmanager
-from functools import wraps
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
-from penstock.client.bulk import Commit, ManyAppended, Written
+from penstock.client.blocking import BlockingTransport
+from penstock.client.bulk import Commit, CommitFeed, ManyAppended, Written
 from penstock.client.consumers import AsyncQueue, AsyncSubscription, AsyncTransaction, QueueBatch, SubscriptionBatch
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
+from penstock.client.transport import MqTransport, transport_to
 from penstock.errors import ClientClosed
 from penstock.interrupts import awaited
 from penstock.model import ANY, Appended, NewEvent
@@ -32,8 +36,6 @@ W = TypeVar("W", bound="Blocking[Any]")
 
 END_S_MAX: Final = 2.0
 """How long calls in flight may take to notice that the client is closed."""
-AHEAD: Final = 256
-"""Commits of `append_many` that wait for the loop to take them."""
 
 
 class Portal:
@@ -68,6 +70,9 @@ class Portal:
             future.cancel()
             raise
 
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        return iterate(self, source)
+
     @property
     def is_closed(self) -> bool:
         """Whether it runs nothing any more; in a forked child it never does."""
@@ -84,6 +89,34 @@ class Portal:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class Direct:
+    """Runs coroutines over a transport that blocks, in the thread of the caller."""
+
+    def run(self, work: Awaitable[R]) -> R:
+        try:
+            work.send(None)  # type: ignore[attr-defined]
+        except StopIteration as done:
+            result: R = done.value
+            return result
+        raise RuntimeError("a call waits for an event loop, and there is none")
+
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """A plain iterator. Closing it closes the source."""
+        try:
+            while True:
+                try:
+                    item = self.run(anext(source))
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            if isinstance(source, AsyncGenerator):
+                self.run(source.aclose())
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 async def _coroutine_of(work: Awaitable[R]) -> R:
@@ -109,8 +142,8 @@ async def _end_others() -> None:
 class Blocking(Generic[A]):
     """A plain object around one for event loops."""
 
-    def __init__(self, portal: Portal, inner: A) -> None:
-        self._portal = portal
+    def __init__(self, runner: Portal | Direct, inner: A) -> None:
+        self._runner = runner
         self._inner = inner
 
 
@@ -119,7 +152,7 @@ def blocking(method: Callable[Concatenate[A, P], Awaitable[R]]) -> Callable[Conc
 
     @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._portal.run(method(self._inner, *args, **kwargs))
+        return self._runner.run(method(self._inner, *args, **kwargs))
 
     return call
 
@@ -129,7 +162,7 @@ def iterating(method: Callable[Concatenate[A, P], AsyncIterator[T]]) -> Callable
 
     @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return iterate(self._portal, method(self._inner, *args, **kwargs))
+        return self._runner.iterate(method(self._inner, *args, **kwargs))
 
     return call
 
@@ -141,10 +174,20 @@ def flattening(
 
     @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        for page in iterate(self._portal, method(self._inner, *args, **kwargs)):
+        for page in self._runner.iterate(method(self._inner, *args, **kwargs)):
             yield from page
 
     return call
+
+
+def on_loop(call: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """A method of the client that runs tasks of its own, and needs an event loop for them."""
+
+    @wraps(call)
+    def on_loop_call(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return call(self._on_loop(), *args, **kwargs)
+
+    return on_loop_call
 
 
 def wrapping(method: Callable[Concatenate[AsyncClient, P], A], plain: type[W]) -> Callable[Concatenate[Any, P], W]:
@@ -152,7 +195,7 @@ def wrapping(method: Callable[Concatenate[AsyncClient, P], A], plain: type[W]) -
 
     @wraps(method)
     def call(self: Blocking[AsyncClient], /, *args: P.args, **kwargs: P.kwargs) -> W:
-        return plain(self._portal, method(self._inner, *args, **kwargs))
+        return plain(self._runner, method(self._inner, *args, **kwargs))
 
     return call
 
@@ -184,82 +227,6 @@ def iterate(portal: Portal, source: AsyncIterator[T]) -> Iterator[T]:
     finally:
         if not portal.is_closed:
             portal.run(close())
-
-
-class _Feed:
-    """Takes the commits of `append_many` from the program's thread to the loop, and the results back.
-
-    The program's own code (its iterable, its callback) runs in its own thread, so that it may use the client itself.
-    """
-
-    def __init__(self, written: Written | None) -> None:
-        self._written = written
-        self._commits: deque[Commit] = deque()
-        self._results: deque[tuple[int, Appended]] = deque()
-        self._room = threading.Condition()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._news: asyncio.Event | None = None
-        self._is_complete = False
-        self._is_over = False
-
-    # -- in the program's thread
-
-    def fill(self, commits: Iterable[Commit]) -> None:
-        """Feed all commits as fast as the loop takes them, until the run is over."""
-        for commit in commits:
-            with self._room:
-                self._room.wait_for(lambda: len(self._commits) < AHEAD or self._is_over)
-                self._commits.append(commit)
-                if len(self._commits) == 1:
-                    self._wake()
-            self.report()
-            if self._is_over:
-                return
-
-    def complete(self) -> None:
-        with self._room:
-            self._is_complete = True
-            self._wake()
-
-    def report(self) -> None:
-        """Call the program's callback with the results since the last time."""
-        while self._results:
-            number, appended = self._results.popleft()
-            if self._written is not None:
-                self._written(number, appended)
-
-    def _wake(self) -> None:
-        if self._loop is not None and self._news is not None and not self._is_over:
-            self._loop.call_soon_threadsafe(self._news.set)
-
-    # -- on the loop
-
-    def add_result(self, number: int, appended: Appended) -> None:
-        self._results.append((number, appended))
-
-    def over(self) -> None:
-        """The run has ended: it takes no more commits."""
-        with self._room:
-            self._is_over = True
-            self._room.notify_all()
-
-    async def __aiter__(self) -> AsyncIterator[Commit]:
-        with self._room:
-            self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
-        while taken := await self._take(self._news):
-            for commit in taken:
-                yield commit
-
-    async def _take(self, news: asyncio.Event) -> deque[Commit]:
-        """All commits that wait, or the next ones; none at the end."""
-        while True:
-            with self._room:
-                news.clear()
-                if self._commits or self._is_complete:
-                    taken, self._commits = self._commits, deque()
-                    self._room.notify_all()
-                    return taken
-            await news.wait()
 
 
 # --- the plain classes --------------------------------------------------------------------------------------------
@@ -339,7 +306,7 @@ class Transaction(Blocking[AsyncTransaction]):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._portal.run(self._inner.__aexit__(kind, error, trace))
+        self._runner.run(self._inner.__aexit__(kind, error, trace))
 
 
 class Log(Blocking[AsyncLog]):
@@ -389,26 +356,41 @@ class Client(Blocking[AsyncClient]):
     """
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> None:
-        portal = Portal()
         self.url = url
-
-        async def opened() -> AsyncClient:
-            return await AsyncClient(url, timeout=timeout, retries=retries).open()
-
+        self._make_looped = partial(AsyncClient, url, timeout=timeout, retries=retries)
+        self._looped: Blocking[AsyncClient] | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process = os.getpid()
+        transport = transport_to(url)
+        if isinstance(transport, MqTransport):
+            channel = BlockingTransport(url, transport.host, transport.port)
+            super().__init__(Direct(), AsyncClient._over(channel, timeout=timeout, retries=retries))
+        else:
+            super().__init__(Portal(), self._make_looped())
+            self._looped = self
         try:
-            super().__init__(portal, portal.run(opened()))
+            self._runner.run(self._inner.open())
         except BaseException:
-            portal.close()
+            self._runner.close()
             raise
 
+    def _on_loop(self) -> Blocking[AsyncClient]:
+        """A client on a loop in a thread, for what reads or sends ahead. It connects by itself."""
+        with self._lock:
+            if self._closed or self._process != os.getpid():
+                raise ClientClosed
+            if self._looped is None:
+                self._looped = Blocking(Portal(), self._make_looped())
+            return self._looped
+
     def close(self) -> None:
-        """Close the connection and end the thread. Calls that still wait raise ClientClosed."""
-        try:
-            self._portal.run(self._inner.close())
-        except ClientClosed:
-            return
-        finally:
-            self._portal.close()
+        """Close the connections and end the thread, if there is one. Calls that still wait raise ClientClosed."""
+        with self._lock:
+            self._closed = True
+        _close(self)
+        if self._looped is not None and self._looped is not self:
+            _close(self._looped)
 
     def __enter__(self) -> Self:
         return self
@@ -432,9 +414,12 @@ class Client(Blocking[AsyncClient]):
         The client calls `written` with the number and the result of each, in this thread. Raises NotAppended at the
         first that fails.
         """
-        feed = _Feed(written)
-        run = self._portal.start(
-            self._inner.append_many(
+        feed = CommitFeed(written)
+        looped = self._on_loop()
+        portal = looped._runner
+        assert isinstance(portal, Portal)
+        run = portal.start(
+            looped._inner.append_many(
                 feed, in_flight=in_flight, timeout=timeout, written=None if written is None else feed.add_result
             )
         )
@@ -451,7 +436,7 @@ class Client(Blocking[AsyncClient]):
             raise
         feed.complete()
         try:
-            return self._portal.result(run)
+            return portal.result(run)
         finally:
             feed.report()
 
@@ -459,11 +444,11 @@ class Client(Blocking[AsyncClient]):
     read_stream = flattening(AsyncClient.stream_pages)
     read_event = blocking(AsyncClient.read_event)
     read_page = blocking(AsyncClient.read_page)
-    event_pages = iterating(AsyncClient.event_pages)
-    read_all = flattening(AsyncClient.event_pages)
-    arrow_batches = iterating(AsyncClient.arrow_batches)
-    followed_pages = iterating(AsyncClient.followed_pages)
-    follow = flattening(AsyncClient.followed_pages)
+    event_pages = on_loop(iterating(AsyncClient.event_pages))
+    read_all = on_loop(flattening(AsyncClient.event_pages))
+    arrow_batches = on_loop(iterating(AsyncClient.arrow_batches))
+    followed_pages = on_loop(iterating(AsyncClient.followed_pages))
+    follow = on_loop(flattening(AsyncClient.followed_pages))
     position_of = blocking(AsyncClient.position_of)
 
     erase_stream = blocking(AsyncClient.erase_stream)
@@ -489,6 +474,15 @@ class Client(Blocking[AsyncClient]):
     iterator = wrapping(AsyncClient.iterator, LogIterator)
     staging = wrapping(AsyncClient.staging, Staging)
     build = wrapping(AsyncClient.build, Build)
+
+
+def _close(client: Blocking[AsyncClient]) -> None:
+    # Another thread may have closed it, or it belongs to the process that this one was forked from.
+    try:
+        with suppress(ClientClosed):
+            client._runner.run(client._inner.close())
+    finally:
+        client._runner.close()
 
 
 def connect(url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> Client:

@@ -9,6 +9,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from struct import error as struct_error
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,10 +29,17 @@ from penstock.errors import (
 from penstock.model import Reply, Request
 from penstock.mq import Ending, FrameTooLong, Message, MqClient, MqLimits, MqSession, Reason
 from penstock.wire.codes import Res01Code
-from penstock.wire.mqframe import split_frames
+from penstock.wire.mqframe import encode, split_frames
 from penstock.wire.res01.commands import VERSION, Hello
 from penstock.wire.res01.dialects import OWN_TAG, Frames
-from penstock.wire.res01.messages import OWN_LARGE_TAG, fields_of, join_fields, reply_of, split_fields
+from penstock.wire.res01.messages import (
+    OWN_LARGE_TAG,
+    append_message,
+    fields_of,
+    join_fields,
+    reply_of,
+    split_fields,
+)
 
 PendingReply = asyncio.Future[Reply]
 
@@ -47,34 +55,106 @@ LIMITS: Final = MqLimits(message_bytes_max=1 << 30, unsent_bytes_max=1 << 30)
 """Pages may be large, and many threads may send large commits at once."""
 MQ_PORT: Final = 8472
 RES_PORT: Final = 8471
+HELLO: Final = Hello(VERSION, f"penstock {__version__}")
+"""The first request of every connection."""
 WAYS: Final = "use penstock://HOST:PORT, zmq+tcp://HOST:PORT, sqlite:///DIR or postgresql://…"
 
 
-class Transport(ABC):
-    """One way to one Penstock. It belongs to one event loop."""
+class Channel(ABC):
+    """What calls need to reach one Penstock. Calls wait in these coroutines only.
+
+    Those of a `Transport` suspend on its event loop. Those of `blocking.BlockingTransport` block and never suspend, so
+    that calls over it need no event loop.
+    """
 
     url: str
-    losses = 0
-    """How many connections were lost. While this stays the same, requests arrive in the order they were sent."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """The time of the clock of deadlines. Raises an error where the caller must not use this channel."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether `ready` would return at once, where that is known."""
 
     @abstractmethod
     async def ready(self, seconds: float) -> None:
         """Connect and wait for room to send. Raises CannotConnect, ClientClosed, or TimeoutError without room."""
 
     @abstractmethod
-    def start(self, request: Request) -> PendingReply:
-        """Send a request; the future gets its reply or its error. Raises CannotConnect without a connection.
+    async def exchange(self, request: Request, until: float) -> Reply:
+        """Send a request once and wait for its reply. Raises the error in it, or TimeoutError at a time.
 
-        A request that cannot be encoded is InvalidRequest or LimitExceeded. Then nothing is sent.
+        Raises CannotConnect without a connection, and ConnectionLost if the connection ends before the reply. A request
+        that cannot be encoded is InvalidRequest or LimitExceeded. Then nothing is sent.
         """
+
+    @abstractmethod
+    async def pause(self, seconds: float) -> None:
+        """Wait, unless the channel is closed meanwhile."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release everything. Calls that still wait for a reply fail."""
+
+
+class Transport(Channel):
+    """A channel that belongs to one event loop: the first it was used on. Requests may be sent ahead."""
+
+    losses = 0
+    """How many connections were lost. While this stays the same, requests arrive in the order they were sent."""
+    _own_loop: asyncio.AbstractEventLoop | None = None
+    _closing: "asyncio.Future[None] | None" = None
+
+    @abstractmethod
+    def start(self, request: Request) -> PendingReply:
+        """Send a request as `exchange` does; the future gets its reply or its error."""
 
     @abstractmethod
     def give_up(self, answer: PendingReply) -> None:
         """The caller does not wait for this answer any more."""
 
-    @abstractmethod
-    async def close(self) -> None:
-        """Release everything. Calls that still wait for a reply fail."""
+    def is_ready(self) -> bool:
+        return False
+
+    def now(self) -> float:
+        loop = asyncio.get_running_loop()
+        if self._own_loop is not loop:
+            if self._own_loop is not None:
+                raise InvalidRequest("event loop", "is not the one that this client was first used on")
+            self._own_loop, self._closing = loop, loop.create_future()
+        return loop.time()
+
+    async def exchange(self, request: Request, until: float) -> Reply:
+        answer = self.start(request)
+        try:
+            return await within(answer, until)
+        except (TimeoutError, asyncio.CancelledError):
+            self.give_up(answer)
+            raise
+
+    async def pause(self, seconds: float) -> None:
+        assert self._closing is not None
+        await asyncio.wait({self._closing}, timeout=seconds)
+
+    def end_pauses(self) -> None:
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
+
+
+async def within(answer: PendingReply, until: float) -> Reply:
+    """The reply in a future, or TimeoutError at a time of the loop's clock."""
+    # Not `asyncio.timeout_at`: it takes longer than everything else here.
+    timer = answer.get_loop().call_at(until, expire, answer)
+    try:
+        return await answer
+    finally:
+        timer.cancel()
+
+
+def expire(answer: PendingReply) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
 
 
 def abandon(answer: PendingReply) -> None:
@@ -84,53 +164,76 @@ def abandon(answer: PendingReply) -> None:
 
 
 class PendingReplies:
-    """Numbers the requests of one connection, and gives each answer to the future that waits for it."""
+    """Numbers the requests of one connection, and gives each answer to the future that waits for it.
+
+    One timer serves the deadlines of all requests: it is set to the first of them, and then looks at all.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
-        self._pending: dict[bytes, tuple[Request, PendingReply]] = {}
+        self._pending: dict[bytes, tuple[Request, PendingReply, float]] = {}
+        self._number_of: dict[PendingReply, bytes] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
 
-    def send(self, request: Request, send: Callable[[Frames], None]) -> PendingReply:
-        """Send a request through `send` (its command, its number, its payload); a future for its reply."""
-        try:
-            fields = fields_of(request)
-        except (AttributeError, TypeError, ValueError, struct_error) as error:
-            raise InvalidRequest(type(request).__name__, f"cannot be sent: {error}") from None
+    def send(self, request: Request, send: Callable[[Request, bytes], None], until: float = inf) -> PendingReply:
+        """Send a request through `send`, with its number; a future for its reply, or for TimeoutError at a time."""
         number = b"%d" % next(self._numbers)
-        fields.insert(1, number)
         # Add the future last: a request that cannot be sent is not pending.
-        send(fields)
+        send(request, number)
         answer: PendingReply = self._loop.create_future()
-        self._pending[number] = request, answer
+        self._pending[number] = request, answer, until
+        self._number_of[answer] = number
+        if until < self._timer_at:
+            self._set_timer(until)
         return answer
 
     def receive(self, number: bytes, payload: Frames) -> None:
         """Resolve the future of an answer, given the frames after its RequestId. An unknown number is ignored."""
         pending = self._pending.pop(number, None)
-        if pending is None or pending[1].done():
+        if pending is None:
             return
-        outcome = reply_of(pending[0], payload)
+        request, answer, _ = pending
+        del self._number_of[answer]
+        if answer.done():
+            return
+        outcome = reply_of(request, payload)
         if isinstance(outcome, PenstockError):
-            pending[1].set_exception(outcome)
+            answer.set_exception(outcome)
         else:
-            pending[1].set_result(outcome)
+            answer.set_result(outcome)
 
     def forget(self, answer: PendingReply) -> None:
-        for number, pending in self._pending.items():
-            if pending[1] is answer:
-                del self._pending[number]
-                return
+        number = self._number_of.pop(answer, None)
+        if number is not None:
+            del self._pending[number]
 
     def fail(self, error: Callable[[], PenstockError]) -> None:
         """The connection is gone: every future that still waits gets an error."""
-        pending, self._pending = self._pending, {}
-        for _, answer in pending.values():
+        pending, self._pending, self._number_of = self._pending, {}, {}
+        self._set_timer(inf)
+        for _, answer, _ in pending.values():
             if not answer.done():
                 answer.set_exception(error())
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    def _set_timer(self, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = until
+        self._timer = None if until == inf else self._loop.call_at(until, self._expire_due)
+
+    def _expire_due(self) -> None:
+        """Requests whose deadline has come get TimeoutError. The timer is set to the next deadline."""
+        # The loop may call a timer a little before its time.
+        due = self._timer_at
+        for answer in [answer for _, answer, until in self._pending.values() if until <= due]:
+            self.forget(answer)
+            expire(answer)
+        self._set_timer(min((until for _, _, until in self._pending.values()), default=inf))
 
 
 class Link(ABC):
@@ -142,7 +245,7 @@ class Link(ABC):
 
     def greet(self) -> None:
         """Send the hello, which must be the first request."""
-        self.welcome = self.pending.send(Hello(VERSION, f"penstock {__version__}"), self.send)
+        self.welcome = self.pending.send(HELLO, self.send)
         self.welcome.add_done_callback(abandon)
 
     @property
@@ -151,8 +254,8 @@ class Link(ABC):
         """Whether something can be sent."""
 
     @abstractmethod
-    def send(self, fields: Frames) -> None:
-        """Send a request: its command, its number, its payload."""
+    def send(self, request: Request, number: bytes) -> None:
+        """Send a request, and its number with it."""
 
     @property
     def has_room(self) -> bool:
@@ -177,8 +280,8 @@ class NetworkTransport(Transport):
 
     def __init__(self, url: str, host: str, port: int) -> None:
         self.url = url
-        self._host = host
-        self._port = port
+        self.host = host
+        self.port = port
         self._link: Link | None = None
         self._links: set[Link] = set()
         self._connecting: asyncio.Task[Link | CannotConnect] | None = None
@@ -187,6 +290,10 @@ class NetworkTransport(Transport):
     @abstractmethod
     async def connect(self) -> Link:
         """A new connection. Raises OSError or CannotConnect."""
+
+    def is_ready(self) -> bool:
+        link = self._link
+        return link is not None and link.is_open and link.has_room
 
     async def ready(self, seconds: float) -> None:
         if self._closed:
@@ -246,17 +353,23 @@ class NetworkTransport(Transport):
         self.lost(link)
         self._links.discard(link)
 
-    def start(self, request: Request) -> PendingReply:
+    def start(self, request: Request, until: float = inf) -> PendingReply:
         link = self._link
         if self._closed:
             raise ClientClosed
         if link is None:
             raise CannotConnect(self.url, "there is no connection")
         if not link.is_open:
-            error = link.ended()
-            # The request was not sent, so its outcome is known.
-            raise CannotConnect(error.url, error.reason) if isinstance(error, ConnectionLost) else error
-        return link.pending.send(request, link.send)
+            raise unsent_error(link.ended())
+        return link.pending.send(request, link.send, until)
+
+    async def exchange(self, request: Request, until: float) -> Reply:
+        answer = self.start(request, until)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.give_up(answer)
+            raise
 
     def give_up(self, answer: PendingReply) -> None:
         abandon(answer)
@@ -265,6 +378,7 @@ class NetworkTransport(Transport):
 
     async def close(self) -> None:
         self._closed = True
+        self.end_pauses()
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait({self._connecting})
@@ -276,11 +390,71 @@ class NetworkTransport(Transport):
 # --- the MQ gate: `penstock://host:port` ------------------------------------------------------------------------
 
 
+def request_message(request: Request, number: bytes, frame_bytes_max: int) -> bytes:
+    """A request and its number as one message. Raises InvalidRequest or LimitExceeded.
+
+    It is in frames if the request and its answer are sure to fit; in one long string otherwise.
+    """
+    message = append_message(request, number)
+    if message is not None:
+        return message
+    fields = encoded_fields(request)
+    fields.insert(1, number)
+    if fields[0] in SMALL:
+        try:
+            return encode([OWN_TAG, *fields], frame_bytes_max)
+        except FrameTooLong:
+            pass
+    content = join_fields(fields)
+    if len(content) > MESSAGE_BYTES_MAX:
+        raise LimitExceeded("mq_message_bytes_max", len(content), MESSAGE_BYTES_MAX)
+    return encode([OWN_LARGE_TAG, *split_frames(content, frame_bytes_max)], frame_bytes_max)
+
+
+def encoded_fields(request: Request) -> Frames:
+    """The command and the payload of a request. Raises InvalidRequest."""
+    try:
+        return fields_of(request)
+    except (AttributeError, TypeError, ValueError, struct_error) as error:
+        raise InvalidRequest(type(request).__name__, f"cannot be sent: {error}") from None
+
+
+def split_answer(message: Message) -> tuple[bytes, Frames]:
+    """The number of the request that a message answers, and the frames after it. Raises if it is malformed."""
+    tag, *fields = message
+    if tag == OWN_LARGE_TAG:
+        fields = split_fields(b"".join(fields))
+    elif tag != OWN_TAG:
+        raise InvalidRequest("protocol", f"is {tag[:16]!r}, not {OWN_TAG.decode()}")
+    number, *payload = fields
+    return number, payload
+
+
+def ending_error(url: str, ending: Ending | None, mistake: str | None) -> PenstockError:
+    """The error for requests that a connection's end leaves without an answer. `mistake`: of a malformed answer."""
+    if mistake is not None:
+        return AnswerMalformed(mistake)
+    if ending is None or ending.reason is Reason.CLIENT_CLOSING:
+        return ConnectionLost(url, "the client was closed")
+    if ending.reason is Reason.CONNECTION_REFUSED:
+        return CannotConnect(url, f"{ending}: it has too many connections, or too many from this address")
+    if ending.reason is not Reason.PROTOCOL_ERROR:
+        return ConnectionLost(url, str(ending))
+    if not ending.by_peer:
+        return AnswerMalformed(ending.why)
+    return Refused(Res01Code.MALFORMED, "the server ended the connection: it takes no such message, or none so large")
+
+
+def unsent_error(ended: PenstockError) -> PenstockError:
+    """The error for a request that was not sent because its connection has ended: its outcome is known."""
+    return CannotConnect(ended.url, ended.reason) if isinstance(ended, ConnectionLost) else ended
+
+
 class MqTransport(NetworkTransport):
     async def connect(self) -> Link:
         link = MqLink(self)
         link.session = await MqClient.connect(
-            self._host, self._port, on_message=link.received, on_close=link.lost, limits=LIMITS
+            self.host, self.port, on_message=link.received, on_close=link.lost, limits=LIMITS
         )
         return link
 
@@ -305,19 +479,8 @@ class MqLink(Link):
         if not self.has_room:
             await self.session.drain()
 
-    def send(self, fields: Frames) -> None:
-        """In frames if the request and its answer are sure to fit; in one long string otherwise."""
-        if fields[0] in SMALL:
-            try:
-                self.session.send([OWN_TAG, *fields])
-            except FrameTooLong:
-                pass
-            else:
-                return
-        content = join_fields(fields)
-        if len(content) > MESSAGE_BYTES_MAX:
-            raise LimitExceeded("mq_message_bytes_max", len(content), MESSAGE_BYTES_MAX)
-        self.session.send([OWN_LARGE_TAG, *split_frames(content, self.session.frame_bytes_max)])
+    def send(self, request: Request, number: bytes) -> None:
+        self.session.send_encoded(request_message(request, number, self.session.frame_bytes_max))
 
     async def close(self) -> None:
         self.session.close()
@@ -325,13 +488,8 @@ class MqLink(Link):
 
     def received(self, session: MqSession, message: Message) -> None:
         """An answer has come. If it is malformed, nothing after it can be trusted."""
-        tag, *fields = message
         try:
-            if tag == OWN_LARGE_TAG:
-                fields = split_fields(b"".join(fields))
-            elif tag != OWN_TAG:
-                raise InvalidRequest("protocol", f"is {tag[:16]!r}, not {OWN_TAG.decode()}")
-            number, *payload = fields
+            number, payload = split_answer(message)
         except (InvalidRequest, LimitExceeded, ValueError) as error:
             self._mistake = str(error)
             session.close(Reason.PROTOCOL_ERROR)
@@ -343,20 +501,7 @@ class MqLink(Link):
         self._transport.gone(self)
 
     def ended(self) -> PenstockError:
-        ending = self.session.ending
-        if self._mistake is not None:
-            return AnswerMalformed(self._mistake)
-        if ending is None or ending.reason is Reason.CLIENT_CLOSING:
-            return super().ended()
-        if ending.reason is Reason.CONNECTION_REFUSED:
-            return CannotConnect(self.url, f"{ending}: it has too many connections, or too many from this address")
-        if ending.reason is not Reason.PROTOCOL_ERROR:
-            return ConnectionLost(self.url, str(ending))
-        if not ending.by_peer:
-            return AnswerMalformed(ending.why)
-        return Refused(
-            Res01Code.MALFORMED, "the server ended the connection: it takes no such message, or none so large"
-        )
+        return ending_error(self.url, self.session.ending, self._mistake)
 
 
 # --- URLs -------------------------------------------------------------------------------------------------------

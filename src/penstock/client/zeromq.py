@@ -11,9 +11,10 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from penstock.client.transport import Link, NetworkTransport
+from penstock.client.transport import Link, NetworkTransport, encoded_fields
 from penstock.errors import CannotConnect, ConnectionLost, LimitExceeded, PenstockError
-from penstock.wire.res01.dialects import OWN_TAG, Frames
+from penstock.model import Request
+from penstock.wire.res01.dialects import OWN_TAG
 
 MESSAGES_PER_TURN_MAX: Final = 256
 """Answers read before other tasks of the event loop run."""
@@ -56,12 +57,12 @@ class ZeromqTransport(NetworkTransport):
         loop = asyncio.get_running_loop()
         if self._context is None:
             self._context = zmq.Context()
-        found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         error: CannotConnect | None = None
         for place in dict.fromkeys(str(address[0]) for *_, address in found):
             link = ZeromqLink(self, self._context)
             try:
-                await link.connect(f"tcp://[{place}]:{self._port}" if ":" in place else f"tcp://{place}:{self._port}")
+                await link.connect(f"tcp://[{place}]:{self.port}" if ":" in place else f"tcp://{place}:{self.port}")
             except CannotConnect as failed:
                 error = failed
             else:
@@ -118,7 +119,9 @@ class ZeromqLink(Link):
         # The poll may have consumed the descriptor's signal that something arrived.
         self._soon()
 
-    def send(self, fields: Frames) -> None:
+    def send(self, request: Request, number: bytes) -> None:
+        command, *payload = encoded_fields(request)
+        fields = [command, number, *payload]
         longest = max(map(len, fields))
         if longest > FRAME_BYTES_MAX:
             raise LimitExceeded("res_frame_bytes_max", longest, FRAME_BYTES_MAX)

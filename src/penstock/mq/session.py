@@ -128,6 +128,15 @@ class MqSession(TcpSession):
         self.flush_soon()
         return True
 
+    def send_encoded(self, message: bytes) -> bool:
+        """Send a message that `penstock.wire.mqframe.encode` made, as `send` does."""
+        if self.ended is not None:
+            return False
+        self.messages_sent += 1
+        self._out.append(message)
+        self.flush_soon()
+        return True
+
     def ping(self) -> None:
         """Send a ping. A silent client does so automatically."""
         self.write(PING)

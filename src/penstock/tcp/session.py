@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 
 LEAVE_PAUSE_S: Final = 0.05
 """How often a session that is leaving checks whether its peer has taken everything."""
-PIECES_MAX: Final = 256
+PIECES_MAX: Final = 1024
 """Writes that are joined into one, at the latest at the end of the loop's turn."""
 _CREDENTIALS: Final = Struct("3i")
 """Process, user and group at the other end of a local socket."""

@@ -29,9 +29,9 @@ PING: Final = bytes([PING_TYPE])
 DISCONNECT: Final = 0
 """The only command there is."""
 
-# Looking a head up is faster than packing it; see bench/mq.py.
-_MORE: Final = [bytes([EMPTY]), *(HEAD.pack(MORE, size) for size in range(1, FRAME_BYTES_SENT_MAX + 1))]
-_LAST: Final = [bytes([EMPTY_LAST]), *(HEAD.pack(LAST, size) for size in range(1, FRAME_BYTES_SENT_MAX + 1))]
+# The heads of frames by their size. Looking one up is faster than packing it; see bench/mq.py.
+MORE_HEADS: Final = [bytes([EMPTY]), *(HEAD.pack(MORE, size) for size in range(1, FRAME_BYTES_SENT_MAX + 1))]
+LAST_HEADS: Final = [bytes([EMPTY_LAST]), *(HEAD.pack(LAST, size) for size in range(1, FRAME_BYTES_SENT_MAX + 1))]
 
 
 class Reason(IntEnum):
@@ -77,9 +77,9 @@ def put_message(out: list[bytes], frames: Sequence[bytes], frame_bytes_max: int 
     add, before = out.append, len(out)
     try:
         for frame in frames:
-            add(_MORE[len(frame)])
+            add(MORE_HEADS[len(frame)])
             add(frame)
-        out[-2] = _LAST[len(frame)]
+        out[-2] = LAST_HEADS[len(frame)]
     except (IndexError, UnboundLocalError):
         del out[before:]
         _put_long(out, frames, frame_bytes_max)
@@ -93,8 +93,8 @@ def _put_long(out: list[bytes], frames: Sequence[bytes], frame_bytes_max: int) -
     if longest > frame_bytes_max:
         raise FrameTooLong(longest, frame_bytes_max)
     for frame in frames[:-1]:
-        out += (HEAD.pack(MORE, len(frame)) if frame else _MORE[0], frame)
-    out += (HEAD.pack(LAST, len(frames[-1])) if frames[-1] else _LAST[0], frames[-1])
+        out += (HEAD.pack(MORE, len(frame)) if frame else MORE_HEADS[0], frame)
+    out += (HEAD.pack(LAST, len(frames[-1])) if frames[-1] else LAST_HEADS[0], frames[-1])
 
 
 def encode(frames: Sequence[bytes], frame_bytes_max: int = FRAME_BYTES_SENT_MAX) -> bytes:

@@ -17,12 +17,12 @@ from struct import Struct, pack, unpack_from
 from typing import Final, NamedTuple
 
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
-from penstock.model import TICKS_MAX, Append, Event, ProducerMark, Reply, Request
-from penstock.model.columns import columns_of_one, received_one
+from penstock.model import TICKS_MAX, Append, Appended, Event, ProducerMark, Reply, Request
+from penstock.model.columns import Columns, columns_of_one, received_one
 from penstock.model.times import TICKS_MASK
 from penstock.wire.codes import RETRIES, Res01Code
-from penstock.wire.mqframe import split_frames
-from penstock.wire.res01.commands import BINARY_COMMANDS, OURS, OWN_COMMANDS, TEXT_COMMANDS
+from penstock.wire.mqframe import LAST_HEADS, MORE_HEADS, split_frames
+from penstock.wire.res01.commands import BINARY_COMMANDS, CF, OURS, OWN_COMMANDS, TEXT_COMMANDS
 from penstock.wire.res01.dialects import (
     BINARY,
     LEGACY,
@@ -299,6 +299,11 @@ def split_fields(content: bytes) -> Frames:
 
 
 ERROR: Final = b"ER"
+APPENDED_FRAMES: Final = 1 + len(CF.layout.fields)
+_APPEND_HEAD: Final = b"".join(MORE_HEADS[len(frame)] + frame for frame in (OWN_TAG, b"AB"))
+"""The first frames of an append in our own dialect."""
+_ONE_EVENT: Final = 2 * (MORE_HEADS[1] + b"1")
+"""One event, one type."""
 
 
 def fields_of(request: Request) -> Frames:
@@ -312,11 +317,46 @@ def fields_of(request: Request) -> Frames:
         raise InvalidRequest("text", f"is not valid Unicode: {error.object[:40]!r}") from None
 
 
+def append_message(request: Request, number: bytes) -> bytes | None:
+    """The most common message, an append of one event in MqFrames, in a third of the time.
+
+    None leaves it to the general way, which also knows what is wrong with it.
+    """
+    if type(request) is not Append or type(request.events) is not Columns or request.events.length != 1:
+        return None
+    _, (kind,), fixed, headers, body, _, _ = request.events
+    mark, more = request.mark, MORE_HEADS
+    try:
+        producer, mark_number = (b"", b"") if mark is None else (mark.producer.encode(), b"%d" % mark.number)
+        context, stream, expected = request.context.encode(), request.stream.encode(), b"%d" % request.expected
+        pieces = [_APPEND_HEAD, more[len(number)], number]
+        pieces += (more[len(producer)], producer, more[len(mark_number)], mark_number)
+        pieces += (more[len(context)], context, more[len(stream)], stream, more[len(expected)], expected)
+        pieces += (_ONE_EVENT, more[len(kind)], kind, more[len(fixed)], fixed, more[len(headers)], headers)
+        pieces += (LAST_HEADS[len(body)], body)
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return None
+    return b"".join(pieces)
+
+
+def _appended(answer: Frames) -> Appended | None:
+    """The most common answer, in a third of the time; None leaves it to the general way."""
+    code, commit, position, sequence, count, repeated = answer
+    is_plain = position.isdigit() and sequence.isdigit() and count.isdigit() and repeated in (b"0", b"1")
+    if not is_plain or code != CF.code or len(commit) != GUID_BYTES:
+        return None
+    if len(position) >= LONG_DIGITS or len(sequence) >= LONG_DIGITS or len(count) >= LONG_DIGITS:
+        return None
+    return Appended(swap_guid(commit), int(position), int(sequence), int(count), repeated == b"1")
+
+
 def reply_of(request: Request, answer: Frames) -> Reply | PenstockError:
     """The reply in the frames after an answer's tag and RequestId. Nothing that arrives makes this raise.
 
     An ER is the error in it; an answer that violates the protocol is AnswerMalformed.
     """
+    if len(answer) == APPENDED_FRAMES and type(request) is Append and (appended := _appended(answer)) is not None:
+        return appended
     fields, command = Fields(answer, 0, TEXT_SCALARS), OURS[type(request)]
     try:
         code = fields.frame("Command")

@@ -1,0 +1,429 @@
+"""A connection to the MQ gate for plain calls: no event loop, no other thread between the caller and the socket.
+
+Threads may share it. Each sends its own requests. One of those that wait for an answer leads: it reads for all of them,
+and another one leads when its own answer has come. What the system does not take at once is sent by whoever waits.
+
+An interrupt may come anywhere. It gives the caller's own request up. If it comes between two steps that belong
+together, so that bytes of a message may be missing, the connection ends.
+"""
+
+import os
+import threading
+from contextlib import suppress
+from itertools import count
+from time import monotonic
+from typing import Any, Final
+
+from penstock.client.stream import Stream
+from penstock.client.transport import (
+    CONNECT_S_MAX,
+    HELLO,
+    LIMITS,
+    UNSENT_BYTES_HIGH,
+    Channel,
+    ending_error,
+    request_message,
+    split_answer,
+    unsent_error,
+)
+from penstock.errors import CannotConnect, ClientClosed, InvalidRequest, LimitExceeded, PenstockError
+from penstock.interrupts import NOTICE_S_MAX
+from penstock.model import Reply, Request
+from penstock.mq import Ending, Reason
+from penstock.tcp import CloseReason
+from penstock.wire.mqframe import (
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_SENT_MAX,
+    PING,
+    Disconnected,
+    Parser,
+    Violation,
+    disconnect,
+)
+from penstock.wire.res01.dialects import Frames
+from penstock.wire.res01.messages import reply_of
+
+LOOK_S: Final = 0.01
+"""How often a thread looks whether another one has connected."""
+SENT_BYTES_MAX: Final = 1 << 18
+"""Bytes that are sent at once of those that waited."""
+TORN: Final = "a call was interrupted in the middle of a message"
+
+
+class Waiter:
+    """A thread that waits for an answer, or for room to send."""
+
+    __slots__ = ("_bell", "number", "outcome")
+
+    def __init__(self, number: bytes) -> None:
+        self.number = number
+        self.outcome: Frames | PenstockError | None = None
+        self._bell: Any = None
+
+    def sleep(self, seconds: float) -> None:
+        """Wait until somebody calls `wake`. The first time it returns at once: the caller has to look again."""
+        if self._bell is None:
+            # Most threads never sleep: they lead.
+            bell = threading.Lock()
+            bell.acquire()
+            self._bell = bell
+        else:
+            self._bell.acquire(timeout=seconds)
+
+    def wake(self) -> None:
+        if self._bell is not None:
+            # It may be awake already.
+            with suppress(RuntimeError):
+                self._bell.release()
+
+
+class BlockingLink:
+    """One connection. What belongs together is done under its lock; the leader alone reads."""
+
+    def __init__(self, url: str, stream: Stream) -> None:
+        self.url = url
+        self.pending: dict[bytes, Waiter] = {}
+        self._stream = stream
+        self._parser = Parser(LIMITS.message_frames_max, LIMITS.message_bytes_max)
+        self._numbers = count(1)
+        self._lock = threading.RLock()
+        self._leader: Waiter | None = None
+        self._inside: set[Waiter] = set()
+        """Who may use the socket. The last one to leave closes it, once the connection has ended."""
+        self._for_room: set[Waiter] = set()
+        self._out = bytearray()
+        """What waits to be sent."""
+        self._is_sending = self._is_reading = False
+        """Set while bytes are between the socket and this object. If an interrupt leaves it set, they are lost."""
+        self._cannot_send = False
+        self._ending: Ending | None = None
+        self._mistake: str | None = None
+        self._over = threading.Event()
+        self._has_sent = True
+        self._last_seen = self._moved = monotonic()
+        self._send(request_message(HELLO, b"0", FRAME_BYTES_SENT_MAX))
+
+    def keep(self) -> None:
+        """Keep the connection while nothing is sent."""
+        threading.Thread(target=self._keep, name="penstock-client-pings", daemon=True).start()
+
+    # -- for calls
+
+    def is_open(self) -> bool:
+        """Whether something can be sent. Looks first for what has come meanwhile, such as the end."""
+        with self._lock:
+            self._look()
+            return self._ending is None
+
+    def has_room(self) -> bool:
+        return len(self._out) <= UNSENT_BYTES_HIGH
+
+    def room(self, until: float) -> None:
+        """Wait while much of what was sent before is still here. Raises TimeoutError at a time."""
+        if not self.has_room():
+            self._attend(Waiter(b"%d" % next(self._numbers)), None, until)
+
+    def exchange(self, request: Request, until: float) -> Reply:
+        number = b"%d" % next(self._numbers)
+        longest = FRAME_BYTES_MAX if self._parser.longest > FRAME_BYTES_SENT_MAX else FRAME_BYTES_SENT_MAX
+        outcome = self._attend(Waiter(number), request_message(request, number, longest), until)
+        if not isinstance(outcome, PenstockError):
+            answer = reply_of(request, outcome)
+            if not isinstance(answer, PenstockError):
+                return answer
+            outcome = answer
+        raise outcome
+
+    def close(self) -> None:
+        """End it, and give the server a moment to read why: unread bytes would make the system drop our last ones."""
+        closer = Waiter(b"")
+        try:
+            with self._lock:
+                if self._ending is not None:
+                    return
+                self._inside.add(closer)
+                self._end(Reason.CLIENT_CLOSING, Reason.CLIENT_CLOSING.words)
+            self._stream.drain(LIMITS.linger_ms_max / 1000)
+        finally:
+            self._leave(closer)
+
+    # -- waiting
+
+    def _attend(self, waiter: Waiter, message: bytes | None, until: float) -> Frames | PenstockError:
+        """Send a message and wait for its answer; without a message, for room."""
+        try:
+            with self._lock:
+                if self._ending is not None:
+                    raise unsent_error(self._ended())
+                self._inside.add(waiter)
+                self.pending[waiter.number] = waiter
+                if self._leader is None:
+                    self._leader = waiter
+                if message is None:
+                    self._for_room.add(waiter)
+                    self._flush()
+                else:
+                    self._send(message)
+            outcome = self._wait(waiter, until)
+            self._leave(waiter)
+        except BaseException:
+            # Again if it was interrupted: the others need another leader.
+            self._leave(waiter)
+            raise
+        return outcome
+
+    def _wait(self, waiter: Waiter, until: float) -> Frames | PenstockError:
+        while waiter.outcome is None:
+            left = until - monotonic()
+            if left <= 0:
+                raise TimeoutError
+            if self._ending is not None:
+                return self._ended()
+            left = min(left, NOTICE_S_MAX)
+            if self._leader is waiter:
+                if self._stream.wait(left, also_to_send=bool(self._out)):
+                    if self._out:
+                        with self._lock:
+                            self._flush()
+                    self._receive()
+            elif not self._out:
+                waiter.sleep(left)
+            elif self._stream.wait_to_send(left):
+                with self._lock:
+                    self._flush()
+        return waiter.outcome
+
+    def _leave(self, waiter: Waiter) -> None:
+        """Wait no more. May be called again after an interrupt."""
+        with self._lock:
+            self.pending.pop(waiter.number, None)
+            self._for_room.discard(waiter)
+            self._inside.discard(waiter)
+            leads = self._leader is waiter
+            if self._is_sending or (leads and self._is_reading):
+                self._end(Reason.UNKNOWN, TORN)
+            if leads:
+                self._leader = next(iter(self.pending.values()), None)
+                if self._leader is not None:
+                    self._leader.wake()
+            if self._ending is not None and not self._inside:
+                self._stream.close()
+
+    # -- sending, under the lock
+
+    def _send(self, message: bytes) -> None:
+        self._has_sent = True
+        if self._cannot_send:
+            return
+        if self._out:
+            self._out += message
+            self._flush()
+            return
+        self._is_sending = True
+        sent = self._sent(message)
+        if sent < len(message) and not self._cannot_send:
+            self._moved = monotonic()
+            self._out += memoryview(message)[sent:]
+        self._is_sending = False
+
+    def _flush(self) -> None:
+        while self._out and not self._is_sending:
+            self._is_sending = True
+            with memoryview(self._out) as whole, whole[:SENT_BYTES_MAX] as piece:
+                sent = self._sent(piece)
+            del self._out[:sent]
+            self._is_sending = False
+            if not sent:
+                break
+            self._moved = monotonic()
+        if self._cannot_send:
+            self._out.clear()
+        if self._for_room and len(self._out) <= UNSENT_BYTES_HIGH // 4:
+            for waiter in list(self._for_room):
+                waiter.outcome = []
+                waiter.wake()
+
+    def _sent(self, data: bytes | memoryview) -> int:
+        try:
+            return self._stream.send(data)
+        except OSError:
+            # The server's last words may still be there to be read. Who reads notices the end.
+            self._cannot_send = True
+            return 0
+
+    # -- reading, as the leader, or under the lock without one
+
+    def _look(self) -> None:
+        """Read what has come, unless a leader does."""
+        while self._leader is None and self._ending is None and self._stream.wait(0):
+            self._receive()
+
+    def _receive(self) -> None:
+        if self._ending is not None:
+            return
+        if self._is_reading:
+            self._end(Reason.UNKNOWN, TORN)
+            return
+        self._is_reading = True
+        parser = self._parser
+        try:
+            data = self._stream.receive()
+        except OSError:
+            self._end(Reason.SOCKET_ERROR, CloseReason.LOST)
+            return
+        if data:
+            self._last_seen = monotonic()
+            try:
+                for message in parser.receive(data):
+                    number, payload = split_answer(message)
+                    waiter = self.pending.pop(number, None)
+                    if waiter is not None:
+                        waiter.outcome = payload
+                        waiter.wake()
+            except (InvalidRequest, LimitExceeded, ValueError) as error:
+                # Nothing after it can be trusted.
+                self._end(Reason.PROTOCOL_ERROR, str(error), mistake=str(error))
+            ended = parser.ended
+            if isinstance(ended, Disconnected):
+                self._end(ended.reason, CloseReason.PEER, by_peer=True)
+            elif isinstance(ended, Violation):
+                self._end(Reason.PROTOCOL_ERROR, f"{Reason.PROTOCOL_ERROR.words}: {ended.what}")
+        elif data is not None:
+            self._end(Reason.SOCKET_ERROR, CloseReason.PEER)
+        self._is_reading = False
+
+    # -- the end
+
+    def _end(self, reason: Reason, why: str, *, by_peer: bool = False, mistake: str | None = None) -> None:
+        """Say why, and fail everybody who waits."""
+        with self._lock:
+            if self._ending is not None:
+                return
+            self._ending, self._mistake = Ending(reason, by_peer, why), mistake
+            self._over.set()
+            if not by_peer and not self._out and not self._is_sending:
+                self._sent(disconnect(reason))
+            self._out.clear()
+            self._stream.finish()
+            pending, self.pending = self.pending, {}
+            for waiter in list(pending.values()):
+                if waiter.outcome is None:
+                    waiter.outcome = self._ended()
+                waiter.wake()
+            if not self._inside:
+                self._stream.close()
+
+    def _ended(self) -> PenstockError:
+        return ending_error(self.url, self._ending, self._mistake)
+
+    def _keep(self) -> None:
+        """Ping a server that hears nothing for a while, and notice one that is silent, takes nothing, or is gone."""
+        while not self._over.wait(LIMITS.ping_ms / 1000):
+            with self._lock:
+                self._look()
+                self._flush()
+                now = monotonic()
+                if now - self._last_seen > LIMITS.idle_ms_max / 1000:
+                    self._end(Reason.TIME_OUT, CloseReason.IDLE)
+                elif self._out and now - self._moved > LIMITS.stall_ms_max / 1000:
+                    self._end(Reason.TIME_OUT, CloseReason.STALLED)
+                elif not self._has_sent and self._ending is None:
+                    self._send(PING)
+                self._has_sent = False
+
+
+class BlockingTransport(Channel):
+    """Has a connection, or makes one. Nothing in it suspends. A forked child cannot use it."""
+
+    def __init__(self, url: str, host: str, port: int) -> None:
+        self.url = url
+        self._host = host
+        self._port = port
+        self._link: BlockingLink | None = None
+        self._lock = threading.Lock()
+        self._connector: object | None = None
+        self._closing = threading.Event()
+        self._process = os.getpid()
+
+    def now(self) -> float:
+        if self._process != os.getpid():
+            raise ClientClosed
+        return monotonic()
+
+    def is_ready(self) -> bool:
+        link = self._link
+        return link is not None and link.is_open() and link.has_room()
+
+    async def ready(self, seconds: float) -> None:
+        until = monotonic() + seconds
+        if self._closing.is_set():
+            raise ClientClosed
+        link = self._link
+        if link is None or not link.is_open():
+            link = self._connected(until)
+        try:
+            link.room(until)
+        except CannotConnect:
+            # It ended a moment ago, which the next step notices.
+            return
+
+    async def exchange(self, request: Request, until: float) -> Reply:
+        link = self._link
+        if self._closing.is_set():
+            raise ClientClosed
+        if link is None:
+            raise CannotConnect(self.url, "there is no connection")
+        return link.exchange(request, until)
+
+    async def pause(self, seconds: float) -> None:
+        until = monotonic() + seconds
+        while (left := until - monotonic()) > 0 and not self._closing.wait(min(left, NOTICE_S_MAX)):
+            pass
+
+    async def close(self) -> None:
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._closing.set()
+            link = self._link
+        if link is not None:
+            link.close()
+
+    def _connected(self, until: float) -> BlockingLink:
+        """A new connection, made by this thread or by another that was first."""
+        me = object()
+        try:
+            while True:
+                with self._lock:
+                    if self._connector is None:
+                        if self._link is not None and self._link.is_open():
+                            return self._link
+                        self._connector = me
+                        break
+                if monotonic() >= until:
+                    raise CannotConnect(self.url, "the server does not answer")
+                if self._closing.wait(LOOK_S):
+                    raise ClientClosed
+            link = self._attempt(min(until, monotonic() + CONNECT_S_MAX))
+            with self._lock:
+                is_closed = self._closing.is_set()
+                if not is_closed:
+                    self._link = link
+            self._connector = None
+        except BaseException:
+            if self._connector is me:
+                self._connector = None
+            raise
+        if is_closed:
+            link.close()
+            raise ClientClosed
+        link.keep()
+        return link
+
+    def _attempt(self, until: float) -> BlockingLink:
+        try:
+            return BlockingLink(self.url, Stream.connect(self._host, self._port, until, self._closing.is_set))
+        except TimeoutError:
+            raise CannotConnect(self.url, "the server does not answer") from None
+        except OSError as error:
+            raise CannotConnect(self.url, (error.strerror or str(error)).lower()) from None

@@ -1,0 +1,135 @@
+"""A TCP socket with deadlines, for calls that block. No wait is so long that an interrupt before it goes unnoticed."""
+
+import errno
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final, Self
+
+from penstock.errors import ClientClosed
+from penstock.interrupts import NOTICE_S_MAX
+
+RECEIVED_BYTES_MAX: Final = 1 << 16
+"""Bytes that are read at once."""
+
+
+class Stream:
+    """The bytes of a TCP connection. Only `connect` and the two waits take time."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+
+    @classmethod
+    def connect(cls, host: str, port: int, until: float, is_cancelled: Callable[[], bool]) -> Self:
+        """Connect to the first of the host's addresses that answers. Raises OSError, TimeoutError at a time."""
+        error: OSError | None = None
+        for family, kind, protocol, _, address in _addresses(host, port, until, is_cancelled):
+            candidate = socket.socket(family, kind, protocol)
+            try:
+                _connect(candidate, address, until, is_cancelled)
+                return cls(candidate)
+            except TimeoutError:
+                candidate.close()
+                raise
+            except OSError as failed:
+                candidate.close()
+                error = failed
+            except BaseException:
+                candidate.close()
+                raise
+        raise error or OSError("its host has no address")
+
+    def send(self, data: bytes | memoryview) -> int:
+        """How many bytes the system has taken. Raises OSError."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def receive(self) -> bytes | None:
+        """Bytes that have come; none at the end; None if there are none now. Raises OSError."""
+        try:
+            return self._socket.recv(RECEIVED_BYTES_MAX)
+        except BlockingIOError:
+            return None
+
+    def wait(self, seconds: float, *, also_to_send: bool = False) -> bool:
+        """Wait until bytes have come, or can be sent. One thread at a time may do so."""
+        if also_to_send:
+            return _is_ready(self._socket, select.POLLIN | select.POLLOUT, seconds)
+        return bool(self._poll.poll(1000 * seconds))
+
+    def wait_to_send(self, seconds: float) -> bool:
+        return _is_ready(self._socket, select.POLLOUT, seconds)
+
+    def drain(self, seconds: float) -> None:
+        """Drop what comes, until the server closes the connection too."""
+        until = monotonic() + seconds
+        with suppress(OSError):
+            while (left := until - monotonic()) > 0:
+                if _is_ready(self._socket, select.POLLIN, left) and self.receive() == b"":
+                    return
+
+    def finish(self) -> None:
+        """Say that nothing more is sent."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _is_ready(waited_for: socket.socket, events: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(waited_for, events)
+    return bool(poll.poll(1000 * seconds))
+
+
+def _slice(until: float, is_cancelled: Callable[[], bool]) -> float:
+    """How long to wait before another look at interrupts. Raises TimeoutError at a time, or ClientClosed."""
+    if is_cancelled():
+        raise ClientClosed
+    left = until - monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return min(left, NOTICE_S_MAX)
+
+
+def _addresses(host: str, port: int, until: float, is_cancelled: Callable[[], bool]) -> list[Any]:
+    with suppress(socket.gaierror):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    # The resolver may take long, and knows neither deadlines nor interrupts.
+    found: Future[list[Any]] = Future()
+
+    def resolve() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            found.set_exception(error)
+
+    threading.Thread(target=resolve, name="penstock-resolver", daemon=True).start()
+    while not found.done():
+        with suppress(TimeoutError):
+            return found.result(_slice(until, is_cancelled))
+        _slice(until, is_cancelled)
+    return found.result()
+
+
+def _connect(candidate: socket.socket, address: Any, until: float, is_cancelled: Callable[[], bool]) -> None:
+    candidate.setblocking(False)
+    code = candidate.connect_ex(address)
+    if code in (errno.EINPROGRESS, errno.EINTR):
+        while not _is_ready(candidate, select.POLLOUT, _slice(until, is_cancelled)):
+            pass
+        code = candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))

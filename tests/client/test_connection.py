@@ -1,0 +1,303 @@
+"""The connection of the plain client: threads that share it, interrupts, deadlines, silence, servers that restart."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Client
+from penstock.client import blocking
+from penstock.client.transport import LIMITS
+from penstock.errors import ClientClosed, ConnectionLost, DeadlinePassed, PenstockError
+from penstock.wire.mqframe import Parser, encode
+from penstock.wire.res01.messages import OWN_LARGE_TAG, join_fields, split_fields
+from tests.client.fakes import COMMITTED, PATIENT_S, FakeMq, Fields, answering
+from tests.client.support import calls_of, numbers, one, some
+from tests.gates.retries import Mortal, Worker
+from tests.gates.serving import Served, until
+from tests.seeds import rng
+
+
+@pytest.fixture
+def plain(served: Served) -> Iterator[Client]:
+    with penstock.connect(f"penstock://{served.mq}") as client:
+        yield client
+
+
+def link_of(client: Client) -> Any:
+    return calls_of(client).transport._link
+
+
+# ---------------------------------------------------------------- threads
+
+
+def test_answers_go_to_the_threads_that_asked(plain: Client, context: str) -> None:
+    """Small answers and long ones, of which each comes in many pieces."""
+    sizes = [10, 1000, 20_000, 300_000]
+    for number, size in enumerate(sizes * 2):
+        plain.append(context, f"s-{number}", [penstock.event("Sized", b"%d" % number * size)])
+
+    def read(number: int) -> None:
+        for _ in range(30):
+            event = plain.read_event(context, f"s-{number}", 1)
+            assert (event.stream, event.body) == (f"s-{number}", b"%d" % number * sizes[number % 4])
+
+    workers = [Worker(lambda number=number: read(number)) for number in range(8)]  # type: ignore[misc]
+    for worker in workers:
+        worker.finish()
+    assert len(link_of(plain).pending) == 0
+
+
+def test_a_long_poll_does_not_hold_up_other_threads(plain: Client, context: str) -> None:
+    """The thread with the long poll reads for the others as well."""
+    taken: list[int] = []
+
+    def consume() -> None:
+        taken.extend(numbers(plain.queue(context, "work", filter="wanted").take(wait=PATIENT_S)))
+
+    waiting = [Worker(consume)]
+    until(lambda: len(link_of(plain).pending) == 1)
+    for number in range(1, 51):
+        assert plain.append(context, "other", some(1, number)).sequence == number
+    assert waiting[0].is_alive()
+    plain.append(context, "wanted", some(1, 7))
+    waiting[0].finish()
+    assert taken == [7]
+
+
+def test_another_thread_reads_when_the_one_that_read_has_its_answer(plain: Client, context: str) -> None:
+    polls = [Worker(lambda wait=wait: plain.read_page(context=context, wait=wait)) for wait in (0.2, 0.4, PATIENT_S)]  # type: ignore[misc]
+    until(lambda: len(link_of(plain).pending) == 3)
+    polls[0].finish()
+    polls[1].finish()
+    plain.append(context, "s", one())
+    polls[2].finish()
+
+
+def test_a_thread_that_gives_up_leaves_the_reading_to_another() -> None:
+    with FakeMq(lambda _: None) as fake, penstock.connect(fake.url, timeout=PATIENT_S) as client:
+
+        def give_up() -> None:
+            with pytest.raises(DeadlinePassed):
+                client.append("c", "s", one(), timeout=0.5)
+
+        # The one with the short deadline reads first.
+        short = Worker(give_up)
+        until(lambda: len(fake.asked) == 1)
+        patient = Worker(lambda: client.append("c", "s", one()))
+        until(lambda: len(fake.asked) == 2)
+        short.finish()
+        answer_to(fake, fake.asked[1])
+        patient.finish()
+
+
+def answer_to(fake: FakeMq, asked: Fields) -> None:
+    """Answer a request later than it came."""
+
+    async def send() -> None:
+        for session in fake._server._sessions.values():
+            session.send([b"PEN1", asked[1], *COMMITTED])
+
+    fake._portal.run(send())
+
+
+# ---------------------------------------------------------------- closing
+
+
+def test_closing_tells_the_thread_that_reads_and_those_that_sleep() -> None:
+    told: list[BaseException] = []
+    with FakeMq(lambda _: None) as fake:
+        client = penstock.connect(fake.url, timeout=PATIENT_S)
+
+        def work(call: Callable[[], object]) -> None:
+            try:
+                call()
+            except PenstockError as error:
+                told.append(error)
+
+        calls: list[Callable[[], object]] = [lambda: client.append("c", "s", one())] * 3 + [client.stats] * 3
+        threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(fake.asked) == 6)
+        client.close()
+        for thread in threads:
+            thread.join(30)
+        assert sorted(type(error).__name__ for error in told) == ["ClientClosed"] * 3 + ["ConnectionLost"] * 3
+        until(lambda: fake.sessions == 0)
+
+
+def test_a_forked_child_can_neither_call_nor_read_ahead(served: Served, context: str) -> None:
+    with penstock.connect(f"penstock://{served.mq}") as client:
+        client.append(context, "s", one())
+        before = link_of(client)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                for use in (client.stats, lambda: list(client.read_all(context=context))):
+                    with pytest.raises(ClientClosed):
+                        use()
+                client.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert client.append(context, "s", one()).sequence == 2
+        assert link_of(client) is before
+
+
+# ---------------------------------------------------------------- interrupts
+
+
+class Interrupted(BaseException):
+    """As KeyboardInterrupt, which would end the test run."""
+
+
+@contextmanager
+def alarms() -> Iterator[Callable[[float], object]]:
+    """A function that interrupts this thread after so many seconds."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# A coroutine that was not begun yet, or a socket that was not connected yet, is dropped.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupts_at_any_moment_mix_nothing_up(plain: Client, context: str) -> None:
+    """The interrupted call may have been written or not. All others get their own answers, in both threads."""
+    dice = rng("interrupts of calls")
+    over = threading.Event()
+    other: list[int] = []
+
+    def work() -> None:
+        while not over.is_set():
+            number = len(other) + 1
+            assert plain.append(context, "other", some(1, number)).sequence == number
+            assert plain.read_event(context, "other", number).json() == number
+            other.append(number)
+
+    worker = Worker(work)
+    interrupted = 0
+    written: dict[int, int] = {}
+    began = time.monotonic()
+    try:
+        with alarms() as alarm:
+            for number in range(100_000):
+                try:
+                    alarm(dice.uniform(0.0001, 0.01))
+                    while True:
+                        appended = plain.append(context, "s", some(1, number))
+                        written[appended.sequence] = number
+                        number += 100_000  # noqa: PLW2901
+                except Interrupted:
+                    interrupted += 1
+                if interrupted >= 300 and time.monotonic() - began > 1:
+                    break
+        until(lambda: len(other) > 10)
+    finally:
+        over.set()
+        worker.finish()
+    found = numbers(plain.read_stream(context, "s"))
+    assert all(found[sequence - 1] == number for sequence, number in written.items())
+    assert len(found) - len(written) <= interrupted
+    assert numbers(plain.read_stream(context, "other")) == list(range(1, len(other) + 1))
+
+
+# ---------------------------------------------------------------- servers that go and come
+
+
+@pytest.mark.parametrize("ending", ["kill", "restart"])
+def test_a_server_that_went_and_came_between_two_calls_leaves_no_doubt(tmp_path: Path, ending: str) -> None:
+    with (
+        Mortal(tmp_path / "data") as mortal,
+        penstock.connect(mortal.url("penstock"), retries=False, timeout=PATIENT_S) as client,
+    ):
+        assert client.append("c", "s", one()).sequence == 1
+        for sequence in (2, 3):
+            getattr(mortal, ending)()
+            assert client.append("c", "s", one()).sequence == sequence
+
+
+# ---------------------------------------------------------------- requests that are sent in part
+
+
+def test_the_rest_of_a_request_is_sent_when_its_caller_has_given_up() -> None:
+    """What the server does not take before the deadline goes out with the next call, on the same connection."""
+    read_on, got = threading.Event(), []
+
+    def slow(listener: socket.socket) -> None:
+        accepted, _ = listener.accept()
+        parser = Parser(250_000, 1 << 30)
+        with accepted:
+            read_on.wait()
+            while data := accepted.recv(1 << 20):
+                for tag, *rest in parser.receive(data):
+                    fields = split_fields(b"".join(rest)) if tag == OWN_LARGE_TAG else rest
+                    if fields[0] == b"AB":
+                        got.append(len(fields[-1]))
+                        answer = [fields[1], *COMMITTED]
+                        accepted.sendall(encode([tag, join_fields(answer)] if tag == OWN_LARGE_TAG else [tag, *answer]))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Worker(lambda: slow(listener))
+        with penstock.connect(f"penstock://127.0.0.1:{listener.getsockname()[1]}", timeout=PATIENT_S) as client:
+            before = link_of(client)
+            with pytest.raises(DeadlinePassed) as caught:
+                client.append("c", "s", [penstock.event("Large", bytes(32 << 20))], timeout=0.3)
+            assert caught.value.was_sent
+            others = [Worker(lambda: client.append("c", "s", [penstock.event("T", b"small")])) for _ in range(3)]
+            read_on.set()
+            for other in others:
+                other.finish()
+            assert client.append("c", "s", [penstock.event("T", b"last")]).count == 1
+            assert link_of(client) is before
+        server.finish()
+    assert got == [32 << 20, 5, 5, 5, 4]
+
+
+# ---------------------------------------------------------------- silence
+
+
+def test_a_client_that_is_not_used_stays_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "LIMITS", replace(LIMITS, ping_ms=50))
+    with FakeMq(answering(COMMITTED), idle_ms_max=400) as fake, penstock.connect(fake.url) as client:
+        until(lambda: fake.sessions == 1)
+        until(lambda: fake._server.sessions()[0].age > 2)
+        before = link_of(client)
+        assert client.append("c", "s", one()).count == 1
+        assert link_of(client) is before
+
+
+def test_a_client_that_was_cut_off_for_its_silence_connects_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "LIMITS", replace(LIMITS, ping_ms=3_600_000))
+    with FakeMq(answering(COMMITTED), idle_ms_max=200) as fake, penstock.connect(fake.url, retries=False) as client:
+        until(lambda: fake.sessions == 1)
+        until(lambda: fake.sessions == 0)
+        assert client.append("c", "s", one()).count == 1
+
+
+def test_a_server_that_answers_no_pings_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "LIMITS", replace(LIMITS, ping_ms=50, idle_ms_max=200))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        penstock.connect(f"penstock://127.0.0.1:{mute.getsockname()[1]}", retries=False) as client,
+        pytest.raises(ConnectionLost, match="time out"),
+    ):
+        client.append("c", "s", one(), timeout=PATIENT_S)
