@@ -7,7 +7,6 @@ A record of many runs lists a name once, so the runs of a stream are those with 
 """
 
 from collections.abc import Collection, Iterable
-from functools import partial
 from itertools import pairwise, repeat
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +37,6 @@ ONE_TYPE: Final = np.dtype(
 """How the record of a single event begins."""
 
 Ints = npt.NDArray[np.int64]
-_make_event = partial(tuple.__new__, Event)
 
 
 class Picked(NamedTuple):
@@ -170,7 +168,7 @@ class Picker:
             table["recorded"].tolist(),
             table["commit"].tolist(),
         )
-        return list(map(_make_event, zip(*columns, strict=False)))
+        return list(map(Event, *columns))
 
     def _codes(self, picked: Picked) -> npt.NDArray[Any]:
         return self._column("<u2", self.record.at.types)[picked.offsets]
