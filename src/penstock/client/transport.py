@@ -328,7 +328,7 @@ class MqLink(Link):
         tag, *fields = message
         try:
             if tag == OWN_LARGE_TAG:
-                fields = split_fields(b"".join(fields))
+                fields = split_fields(fields)
             elif tag != OWN_TAG:
                 raise InvalidRequest("protocol", f"is {tag[:16]!r}, not {OWN_TAG.decode()}")
             number, *payload = fields
