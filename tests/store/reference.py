@@ -260,9 +260,8 @@ class ReferenceStore(BuildReference):
         if op.context == LOG_CONTEXT and log is not None:
             self.state.logs[op.stream] = replace(log, bytes=log.bytes + sum(len(one.body) for one in events))
         for n, one in enumerate(events):
-            place = (position + n, op.context, op.stream, head + 1 + n)
-            content = (one.id, one.stamp, one.type, one.headers, one.body)
-            self.state.history.append(Event(*place, *content, self.recorded, commit))
+            row: tuple[Any, ...] = (position + n, op.context, op.stream, head + 1 + n, *one, self.recorded, commit)
+            self.state.history.append(Event(*row))
         return Appended(commit, position, head + 1, len(events))
 
     def _number(self) -> int:

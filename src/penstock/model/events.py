@@ -143,7 +143,7 @@ class Event(Struct, frozen=True, gc=False):
             return {}
         found = self._loaded(self.headers, "header text")
         if not isinstance(found, dict):
-            raise NotJson(self._what("header text"), f"it is a {type(found).__name__} where an object was expected")
+            raise NotJson(self._what("header text"), f"an object was expected, not {type(found).__name__}")
         return found
 
     def json(self) -> Any:

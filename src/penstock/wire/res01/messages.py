@@ -298,8 +298,8 @@ def split_fields(frames: Sequence[bytes]) -> Frames:
         raise InvalidRequest("Res01L", "is too short for the lengths of its fields")
     if count > FIELDS_MAX:
         raise LimitExceeded("message_fields_max", count, FIELDS_MAX)
-    # Joining everything to cut it again would copy long fields twice.
-    are_long = size >= LONG_FIELD_BYTES * count
+    # Joining everything to cut it again would copy long fields twice; for short fields or frames it is quicker.
+    are_long = size >= LONG_FIELD_BYTES * (count + len(frames))
     content, used = beginning(start if are_long else size)
     lengths = unpack_from(f"<{count}I", content, _COUNT.size)
     if start + sum(lengths) != size:
