@@ -68,8 +68,8 @@ def framed(payload: bytes) -> bytes:
 
 SPARES_MAX: Final = 4
 """Buffers that are kept to be used again: a connection has so many pages in flight."""
-SPARE_BYTES: Final = range(64 << 10, 16 << 20)
-"""The size of a buffer that is kept."""
+SPARE_BYTES: Final = range(64 << 10, 10 << 20)
+"""The size of a buffer that is kept: up to a page by default, and a record."""
 
 
 class Spares:
