@@ -39,8 +39,8 @@ def run(report: Report, data: Path, scale: float) -> None:
         events, history = load.some_events(EVENTS), int(HISTORY_EVENTS * scale)
         client.append_many(("bench", "history", events) for _ in range(history // EVENTS))
         report.note(f"pyarrow {pa.__version__}, which takes its time to load, is loaded")
-        report.figure("read_all as events", _reading(client, arrow=False), "events/s", goal=400_000)
-        report.figure("read_all as Arrow", _reading(client, arrow=True), "events/s", goal=1_500_000)
+        report.figure("read_all as events", _reading(client, arrow=False), "events/s", goal=1_040_000)
+        report.figure("read_all as Arrow", _reading(client, arrow=True), "events/s", goal=2_600_000)
         _following(report, gates["mq"], int(FOLLOWED * scale))
 
 

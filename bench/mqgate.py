@@ -94,4 +94,4 @@ def _ask(connection: socket.socket, parser: Parser, fields: Sequence[bytes]) -> 
     connection.sendall(encode([b"Res01L", *split_frames(join_fields(fields))]))
     while True:
         for message in parser.receive(connection.recv(RECEIVE_BYTES)):
-            return split_fields(b"".join(message[1:]))
+            return split_fields(message[1:])

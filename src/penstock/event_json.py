@@ -118,7 +118,7 @@ def event_document(event: Event) -> dict[str, Any]:
         "context": event.context,
         "stream": event.stream,
         "type": event.type,
-        "id": text_of_id(event.id),
+        "id": event.id_text,
         "timestamp": text_of_ticks(event.ticks),
         "recorded_at": text_of_ticks(event.recorded),
         "headers": headers,
@@ -141,7 +141,7 @@ def json_line(event: Event) -> bytes:
     # Bodies and headers that are JSON go in as they are, so the object is put together as text.
     return (
         f'{{"position":{event.position},"sequence":{event.sequence},"context":{quoted(event.context)},'
-        f'"stream":{quoted(event.stream)},"type":{quoted(event.type)},"id":"{text_of_id(event.id)}",'
+        f'"stream":{quoted(event.stream)},"type":{quoted(event.type)},"id":"{event.id_text}",'
         f'"timestamp":"{text_of_stamp(event.stamp)}","recorded_at":"{text_of_stamp(stamp_of(event.recorded))}",'
         f'"headers":{headers}{body}}}\n'
     ).encode()
@@ -152,11 +152,6 @@ def _is_compact(text: str) -> bool:
         return compact(json.loads(text)) == text
     except (ValueError, RecursionError):
         return False
-
-
-def text_of_id(id: bytes) -> str:
-    text = id.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 # --- in -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import penstock
 from penstock.model.times import TICKS_PER_SECOND, now_ticks
@@ -168,8 +169,8 @@ def test_a_history_is_copied_through_a_pipe(
         (6, "two"),
     ]
     with penstock.connect(f"sqlite:///{tmp_path / 'copy'}") as copy:
-        copied = [event[1:9] for event in copy.read_all()]
-    assert copied == [event[1:9] for event in client.read_all(context=context)]
+        copied = [structs.astuple(event)[1:9] for event in copy.read_all()]
+    assert copied == [structs.astuple(event)[1:9] for event in client.read_all(context=context)]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class FakeMq:
 
     def _received(self, session: MqSession, message: Message) -> None:
         tag, *rest = message
-        fields = split_fields(b"".join(rest)) if tag == OWN_LARGE_TAG else rest
+        fields = split_fields(rest) if tag == OWN_LARGE_TAG else rest
         if fields[0] == b"HI":
             return
         self.asked.append(fields)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from msgspec import structs
 
 from penstock.engine import Engine
 from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved, VersionConflict
@@ -147,7 +148,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not there:
             return
         first = data.draw(st.integers(0, len(there) - 1))
-        chosen = [event[4:9] for event in there[first : first + 3]]
+        chosen = [structs.astuple(event)[4:9] for event in there[first : first + 3]]
         request = Append(there[0].context, there[0].stream, tuple(NewEvent(*one) for one in chosen), first + 1)
         answered = self.same(request, operation(request))
         assert answered
@@ -361,7 +362,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 def without_times(found: list[Event]) -> list[Event]:
     """The reference has a clock of its own."""
-    return [event._replace(recorded=0) for event in found]
+    return [structs.replace(event, recorded=0) for event in found]
 
 
 def operation(request: Append) -> Commit:

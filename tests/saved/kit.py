@@ -13,6 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import structs
+
 from penstock.model import Allocation, Event, ProducerMark, Winner
 from penstock.store import Store
 from penstock.store.contract import Install, ReadLimits
@@ -173,7 +175,8 @@ def contents(store: Store) -> dict[str, Any]:
 
 
 def _event(one: Event) -> list[Any]:
-    return [*one[:4], one.id.hex(), *one[5:8], one.body.decode(), one.recorded, one.commit.hex()]
+    shown = {**structs.asdict(one), "id": one.id.hex(), "body": one.body.decode(), "commit": one.commit.hex()}
+    return list(shown.values())
 
 
 def _allocation(one: Allocation) -> list[Any]:

@@ -10,6 +10,8 @@ from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from penstock.errors import (
     AllocationLost,
     InvalidRequest,
@@ -258,8 +260,8 @@ class ReferenceStore(BuildReference):
         if op.context == LOG_CONTEXT and log is not None:
             self.state.logs[op.stream] = replace(log, bytes=log.bytes + sum(len(one.body) for one in events))
         for n, one in enumerate(events):
-            place = (position + n, op.context, op.stream, head + 1 + n)
-            self.state.history.append(Event._make((*place, *one, self.recorded, commit)))
+            row: tuple[Any, ...] = (position + n, op.context, op.stream, head + 1 + n, *one, self.recorded, commit)
+            self.state.history.append(Event(*row))
         return Appended(commit, position, head + 1, len(events))
 
     def _number(self) -> int:
@@ -560,4 +562,4 @@ class Names:
 
     def events(self, found: Sequence[Event]) -> list[Event]:
         """Real events in the reference's words."""
-        return [one._replace(commit=self._commits[one.commit]) for one in found]
+        return [structs.replace(one, commit=self._commits[one.commit]) for one in found]

@@ -5,6 +5,7 @@ from struct import pack
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
+from msgspec import structs
 from xxhash import xxh3_64_intdigest
 
 from penstock.model import TICKS_MAX, Event, EventFilter, NewEvent
@@ -38,7 +39,7 @@ class Run(NamedTuple):
         """What a reader must see."""
         rest = (self.recorded, self.commit)
         return [
-            Event._make((position + n, self.context, self.stream, self.sequence + n, *one, *rest))
+            Event(position + n, self.context, self.stream, self.sequence + n, *one, *rest)
             for n, one in enumerate(one._replace(headers=one.headers or None) for one in self.events)
         ]
 
@@ -97,4 +98,4 @@ def arrow_rows(batch: Any) -> list[tuple[Any, ...]]:
 
 def event_rows(events: Sequence[Event]) -> list[tuple[Any, ...]]:
     """Events as Arrow shows them: a time instead of a stamp."""
-    return [(*one[:5], one.ticks, *one[6:]) for one in events]
+    return [structs.astuple(structs.replace(one, stamp=one.ticks)) for one in events]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from penstock.errors import Busy, PenstockError, StorageFailure, SubscriptionNotFound, WriterBusy, WriterTimeout
 from penstock.model import (
@@ -175,7 +176,7 @@ def test_empty_headers_are_null_and_come_back_empty() -> None:
     assert isinstance(request, Append)
     assert request.columns().headers == b""
     ((*_, headers, _),) = asked("QS", *sample("QS").payload).answers(
-        [EventPage([EVENT._replace(headers=None)], 2, True)]
+        [EventPage([structs.replace(EVENT, headers=None)], 2, True)]
     )
     assert headers == b""
 

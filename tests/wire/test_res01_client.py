@@ -6,6 +6,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock import model
 from penstock.errors import AnswerMalformed, EventNotFound, InvalidRequest, PenstockError, SubscriptionNotFound
@@ -91,7 +92,7 @@ def test_whole_events_come_back_whole(events: list[model.Event]) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 12, 13, 200])
 def test_events_of_one_stream_share_their_names(count: int) -> None:
-    history = [EVENT._replace(position=at, sequence=at, body=b"%d" % at) for at in range(1, count + 1)]
+    history = [structs.replace(EVENT, position=at, sequence=at, body=b"%d" % at) for at in range(1, count + 1)]
     read = full_events(full_frames(history))
     assert read == history
     assert len({id(event.stream) for event in read}) == min(count, 1)

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock.errors import InvalidRequest
 from penstock.model import KIND_UTC, TICKS_MAX, Event, stamp_of, ticks_of, ticks_of_datetime
@@ -228,7 +229,11 @@ def test_no_events_are_no_frames() -> None:
     assert text_frames([]) == binary_frames([]) == []
 
 
-@given(st.lists(st.builds(lambda kind, ticks: EVENT._replace(stamp=stamp_of(ticks, kind)), kinds, ticks), max_size=20))
+@given(
+    st.lists(
+        st.builds(lambda kind, ticks: structs.replace(EVENT, stamp=stamp_of(ticks, kind)), kinds, ticks), max_size=20
+    )
+)
 def test_events_have_eight_frames_each_in_order(events: list[Event]) -> None:
     for present, scalars in ((text_frames, TEXT_SCALARS), (binary_frames, BINARY_SCALARS)):
         frames = present(events)

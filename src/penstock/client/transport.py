@@ -423,7 +423,7 @@ def split_answer(message: Message) -> tuple[bytes, Frames]:
     """The number of the request that a message answers, and the frames after it. Raises if it is malformed."""
     tag, *fields = message
     if tag == OWN_LARGE_TAG:
-        fields = split_fields(b"".join(fields))
+        fields = split_fields(fields)
     elif tag != OWN_TAG:
         raise InvalidRequest("protocol", f"is {tag[:16]!r}, not {OWN_TAG.decode()}")
     number, *payload = fields

@@ -13,6 +13,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -65,19 +66,55 @@ def framed(payload: bytes) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
+SPARES_MAX: Final = 4
+"""Buffers that are kept to be used again: a connection has so many pages in flight."""
+SPARE_BYTES: Final = range(64 << 10, 10 << 20)
+"""The size of a buffer that is kept: up to a page by default, and a record."""
+
+
+class Spares:
+    """Buffers of large messages, for the next ones: new memory from the system costs as much as a copy.
+
+    A buffer is used again when no view of it is left. It belongs to one thread.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[bytearray] = []
+
+    def space(self, size: int) -> memoryview:
+        if size not in SPARE_BYTES:
+            return memoryview(bytearray(size))
+        for buffer in self._buffers:
+            if len(buffer) >= size:
+                # A buffer that has a view refuses to change its length.
+                with suppress(BufferError):
+                    buffer.append(buffer.pop())
+                    return memoryview(buffer)[:size]
+        # The next page is often a little longer.
+        made = bytearray(size + size // 8)
+        self._buffers = [*self._buffers, made][-SPARES_MAX:]
+        return memoryview(made)[:size]
+
+
 class Unframer:
     """Receives bytes into the message's own buffer: pages are megabytes, so nothing is copied twice.
 
     Receive into `space`, then call `received` with the number of bytes.
     """
 
-    def __init__(self, load: Callable[[memoryview], Any] = load, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self,
+        load: Callable[[memoryview], Any] = load,
+        bytes_max: int = BYTES_MAX,
+        spares: Spares | None = None,
+    ) -> None:
         self._load = load
         self._bytes_max = bytes_max
+        self._spares = spares or Spares()
         self._expect(_LENGTH.size, is_length=True)
 
     def _expect(self, size: int, *, is_length: bool) -> None:
-        self.space = memoryview(bytearray(size))
+        self.space = self._spares.space(size)
         self._whole = self.space
         self._is_length = is_length
 

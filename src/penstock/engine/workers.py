@@ -22,6 +22,7 @@ from penstock.engine.wakeups import resolve
 from penstock.engine.worker_protocol import (
     BYTES_MAX,
     Opening,
+    Spares,
     Unframer,
     Unreadable,
     frame,
@@ -102,6 +103,7 @@ class WorkerPool:
         self._alarm: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone = asyncio.Event()
+        self.spares = Spares()
         self.missing: list[str] = []
         """Means of confinement that this system lacks, if the workers run Lua."""
 
@@ -298,7 +300,7 @@ class _Worker(asyncio.BufferedProtocol):
     def __init__(self, pool: WorkerPool, process: Process) -> None:
         self._pool = pool
         self.process = process
-        self._unframer = Unframer(self._load, pool.answer_bytes_max)
+        self._unframer = Unframer(self._load, pool.answer_bytes_max, pool.spares)
         self._job: Job = _opening
         self._answer: asyncio.Future[Any] | None = None
         self._alarm: asyncio.TimerHandle | None = None

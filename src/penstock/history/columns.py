@@ -15,6 +15,7 @@ import math
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 import cbor2
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model import Event
-from penstock.model.times import TICKS_MASK, TICKS_PER_US, UNIX_EPOCH_TICKS
+from penstock.model.times import TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.store.arrow import SCHEMA
 from penstock.store.contract import MESSAGE_TYPE
 from penstock.wire.remits.cbor import DEPTH_MAX, check_message
@@ -141,10 +142,9 @@ def table_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def batch_of(events: Sequence[Event], columns: Sequence[str]) -> pa.RecordBatch:
     """A few events in the columns that they are stored in."""
-    found = dict(zip(SCHEMA.names, zip(*events, strict=True), strict=True))
-    found["ticks"] = tuple(stamp & TICKS_MASK for stamp in found["ticks"])
     schema = pa.schema([SCHEMA.field(name) for name in columns])
-    return pa.RecordBatch.from_arrays([pa.array(found[field.name], field.type) for field in schema], schema=schema)
+    arrays = [pa.array(map(attrgetter(field.name), events), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def between(batch: pa.RecordBatch, since: int | None, until: int | None) -> pa.RecordBatch:

@@ -32,7 +32,6 @@ from penstock.event_json import (
     decoder,
     event_of,
     json_line,
-    text_of_id,
 )
 from penstock.model import Event
 from penstock.model.events import compact
@@ -279,7 +278,7 @@ def _write_rows(rows: Iterable[tuple[object, ...]]) -> bytes:
 
 
 def _csv_row(event: Event) -> tuple[object, ...]:
-    place = event.position, event.sequence, event.context, event.stream, event.type, text_of_id(event.id)
+    place = event.position, event.sequence, event.context, event.stream, event.type, event.id_text
     times = text_of_stamp(event.stamp), text_of_stamp(stamp_of(event.recorded))
     try:
         return *place, *times, event.headers or "", TEXT, event.body.decode()

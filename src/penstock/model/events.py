@@ -1,14 +1,14 @@
 """Events, before and after they are history, and the rules for names.
 
-Both kinds of events are tuples: a server handles millions of them, so they are as light as Python lets them be.
-Ids are 16 bytes in RFC 4122 order (`uuid.UUID.bytes`); `event.uuid` makes the object.
+Programs handle millions of them, so both kinds are light: an event to append is a tuple, and one of the history a
+struct that the garbage collector does not track. Ids are 16 bytes in RFC 4122 order (`uuid.UUID.bytes`).
 
 A name is non-empty UTF-8 without NUL, with a limit in bytes.
 """
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,8 +16,17 @@ from time import time_ns
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from msgspec import Struct
+
 from penstock.errors import NotJson
-from penstock.model.times import UNIX_EPOCH_TICKS, datetime_of, stamp_of, ticks_of, ticks_of_datetime
+from penstock.model.times import (
+    UNIX_EPOCH_TICKS,
+    datetime_of,
+    stamp_of,
+    text_of_stamp,
+    ticks_of,
+    ticks_of_datetime,
+)
 
 # --- names ----------------------------------------------------------------------------------------------------
 
@@ -74,6 +83,10 @@ ANY: Final = -1
 """Expected version that is not checked."""
 
 
+SHOWN_MAX: Final = 60
+"""Bytes of a body, or characters of headers, in the `repr` of an event."""
+
+
 class NewEvent(NamedTuple):
     id: bytes
     stamp: int
@@ -81,8 +94,12 @@ class NewEvent(NamedTuple):
     headers: str | None
     body: bytes
 
+    def __repr__(self) -> str:
+        return f"<NewEvent {_content(self)}>"
 
-class Event(NamedTuple):
+
+# Its fields refer to no other objects, so none can be part of a reference cycle.
+class Event(Struct, frozen=True, gc=False):
     """An event of the history. `recorded` is the server's time at commit, in ticks."""
 
     position: int
@@ -107,16 +124,71 @@ class Event(NamedTuple):
         return datetime_of(self.ticks)
 
     @property
+    def recorded_at(self) -> datetime:
+        """The server's time at commit, cut to microseconds."""
+        return datetime_of(self.recorded)
+
+    @property
     def uuid(self) -> UUID:
         return UUID(bytes=self.id)
 
+    @property
+    def id_text(self) -> str:
+        return text_of_id(self.id)
+
+    @property
+    def header_map(self) -> dict[str, Any]:
+        """The headers, which are a JSON object or absent. Raises NotJson."""
+        if self.headers is None:
+            return {}
+        found = self._loaded(self.headers, "header text")
+        if not isinstance(found, dict):
+            raise NotJson(self._what("header text"), f"an object was expected, not {type(found).__name__}")
+        return found
+
     def json(self) -> Any:
         """The body, which is JSON, as Python has it. Raises NotJson."""
+        return self._loaded(self.body, "body")
+
+    def _loaded(self, text: str | bytes, part: str) -> Any:
         try:
-            return json.loads(self.body)
-        except ValueError as error:
-            what = f"the body of event {self.sequence} of stream {self.stream} in context {self.context}"
-            raise NotJson(what, str(error)) from None
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise NotJson(self._what(part), str(error)) from None
+
+    def _what(self, part: str) -> str:
+        return f"the {part} of event {self.sequence} of stream {self.stream} in context {self.context}"
+
+    def __repr__(self) -> str:
+        place, recorded = f"{self.context}/{self.stream}", _shown(text_of_stamp, stamp_of(self.recorded))
+        where = f"{place!r} sequence={self.sequence} position={self.position}"
+        return f"<Event {where} {_content(self)} recorded_at={recorded}>"
+
+
+def _content(one: NewEvent | Event) -> str:
+    """For people: what events of both kinds have."""
+    number, time, body = _shown(text_of_id, one.id), _shown(text_of_stamp, one.stamp), _shown(_cut, one.body)
+    headers = "" if one.headers is None else f" headers={_shown(_cut, one.headers)}"
+    return f"type={one.type!r} id={number} timestamp={time}{headers} body={body}"
+
+
+def _shown(show: Callable[[Any], str], value: Any) -> str:
+    """A value for people. What is wrong with it is told by others: `repr` must not fail."""
+    try:
+        return show(value)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return repr(value)
+
+
+def _cut(text: str | bytes) -> str:
+    if len(text) <= SHOWN_MAX:
+        return repr(text)
+    return f"{text[:SHOWN_MAX]!r}… ({len(text)} {'characters' if isinstance(text, str) else 'bytes'})"
+
+
+def text_of_id(id: bytes) -> str:
+    text = id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def event(

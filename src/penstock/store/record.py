@@ -20,12 +20,13 @@ tombstone: it keeps its place, and readers leave it out.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, count, pairwise, repeat
+from io import BytesIO
+from itertools import accumulate, count, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -50,7 +51,6 @@ _U64: Final = Struct("<Q")
 _COMMIT: Final = Struct("<BBHIQIIII16sQQIII")
 _THREE: Final = Struct("<HHH")
 _EVERYTHING: Final = EventFilter()
-_make_event = partial(tuple.__new__, Event)
 
 
 class Run(NamedTuple):
@@ -174,7 +174,7 @@ class Record:
         lengths = struct_of(f"<{total}H").unpack_from(self.data, self.at.lengths)
         if self.at.text + sum(lengths) != self.at.headers:
             raise DamagedRecord(self.position, "its names and types do not fill their place")
-        return _cut(self.data, self.at.text, lengths)
+        return list(cuts(self.data, self.at.text, lengths))
 
     def _three_texts(self) -> list[bytes]:
         """The same in half the time: most commits are of one type."""
@@ -216,8 +216,7 @@ class Record:
             raise DamagedRecord(self.position, f"its insides do not fit together: {error}") from error
 
     def ids(self) -> list[bytes]:
-        data = self.data
-        return [data[at : at + 16] for at in range(self.at.ids, self.at.stamps, 16)]
+        return list(cuts(self.data, self.at.ids, repeat(16, self.count)))
 
     def events(
         self,
@@ -292,35 +291,35 @@ class Record:
             return picker.place(picker.of_stream(position, context, stream, low, high))
 
     def _rows(self, texts: list[bytes], types: list[str], wanted: EventFilter) -> list[Event]:
-        # The hot loop of every read that yields events: one zip over the columns. See bench/reads.py.
+        # The hot loop of every read that yields events: one map over the columns. See bench/reads.py.
         data, at, events = self.data, self.at, self.count
-        ids = self.ids()
         fixed = struct_of(f"<{events}Q{events}H{events}I{events}I").unpack_from(data, at.stamps)
-        stamps = fixed[:events]
-        type_codes = fixed[events : 2 * events]
-        names = list(map(types.__getitem__, type_codes)) if any(type_codes) else types[:1] * events
-        headers: list[str | None] = [None] * events
-        if any(fixed[2 * events : 3 * events]) or at.bodies > at.headers:
-            if at.headers + sum(fixed[2 * events : 3 * events]) != at.bodies:
+        type_codes, header_lengths = fixed[events : 2 * events], fixed[2 * events : 3 * events]
+        body_lengths = fixed[3 * events :]
+        names = map(types.__getitem__, type_codes) if any(type_codes) else repeat(types[0])
+        headers: Iterable[str | None] = repeat(None)
+        if any(header_lengths) or at.bodies > at.headers:
+            if at.headers + sum(header_lengths) != at.bodies:
                 raise DamagedRecord(self.position, "its headers do not fill their place")
-            cuts = _cut(data, at.headers, fixed[2 * events : 3 * events])
-            headers = [cut.decode() if cut else None for cut in cuts]
-        bodies = _cut(data, at.bodies, fixed[3 * events :])
-        if at.bodies + sum(fixed[3 * events :]) != len(data):
+            headers = [cut.decode() if cut else None for cut in cuts(data, at.headers, header_lengths)]
+        if at.bodies + sum(body_lengths) != len(data):
             raise DamagedRecord(self.position, "its bodies do not fill it")
         commit, sequence, recorded, _, context, stream = self._run(texts)
         if not wanted.wants_stream(context, stream):
             return []
-        columns: Any = (
+        columns = (
             *(count(self.position), repeat(context), repeat(stream), count(sequence)),
-            *(ids, stamps, names, headers, bodies, repeat(recorded), repeat(commit)),
+            *(cuts(data, at.ids, repeat(16, events)), fixed[:events], names, headers),
+            *(cuts(data, at.bodies, body_lengths), repeat(recorded), repeat(commit)),
         )
-        return list(map(_make_event, zip(*columns, strict=False)))
+        return list(map(Event, *columns))
 
 
-def _cut(data: bytes, start: int, lengths: Sequence[int]) -> list[bytes]:
-    ends = list(accumulate(lengths, initial=start))
-    return [data[a:b] for a, b in pairwise(ends)]
+def cuts(data: bytes, start: int, lengths: Iterable[int]) -> Iterator[bytes]:
+    """The pieces of these lengths, one after the other, in a third of the time of slices. Check the lengths first."""
+    source = BytesIO(data)
+    source.seek(start)
+    return map(source.read, lengths)
 
 
 class Dedupe:

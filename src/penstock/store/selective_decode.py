@@ -7,7 +7,6 @@ A record of many runs lists a name once, so the runs of a stream are those with 
 """
 
 from collections.abc import Collection, Iterable
-from functools import partial
 from itertools import pairwise, repeat
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from penstock.errors import DamagedRecord
 from penstock.model import Event, EventFilter
 from penstock.model.times import TICKS_MASK
-from penstock.store.record import SEQUENCE_MAX, Record
+from penstock.store.record import SEQUENCE_MAX, Record, cuts
 
 _HEADER_NAMES: Final = "checksum version flags types events position runs names text_bytes header_bytes"
 HEADER_TYPE: Final = np.dtype(
@@ -38,7 +37,6 @@ ONE_TYPE: Final = np.dtype(
 """How the record of a single event begins."""
 
 Ints = npt.NDArray[np.int64]
-_make_event = partial(tuple.__new__, Event)
 
 
 class Picked(NamedTuple):
@@ -152,48 +150,51 @@ class Picker:
 
     def events(self, picked: Picked) -> list[Event]:
         offsets, runs = picked
-        at, table = self.record.at, self.runs[runs]
-        names = self._decoded(self.names, {*table["context"].tolist(), *table["stream"].tolist()})
-        codes = self._codes(picked).tolist()
-        types = self._decoded(self.types, set(codes))
+        at, table = self.record.at, self.runs
+        contexts, streams = self._texts(self.names, table["context"][runs], table["stream"][runs])
+        (types,) = self._texts(self.types, self._codes(picked))
         within = offsets - (self.ends - self.counts)[runs]
-        columns: Any = (
+        columns = (
             (offsets + self.record.position).tolist(),
-            map(names.__getitem__, table["context"].tolist()),
-            map(names.__getitem__, table["stream"].tolist()),
-            (table["sequence"] + within.astype(np.uint64)).tolist(),
+            *(contexts, streams),
+            (table["sequence"][runs] + within.astype(np.uint64)).tolist(),
             self.ids(picked),
             self._column("<u8", at.stamps)[offsets].tolist(),
-            map(types.__getitem__, codes),
-            self._headers(offsets),
+            *(types, self._headers(offsets)),
             self._variable(offsets, at.body_lengths, at.bodies, len(self.record.data), "bodies"),
-            table["recorded"].tolist(),
-            table["commit"].tolist(),
+            *(table["recorded"][runs].tolist(), table["commit"][runs].tolist()),
         )
-        return list(map(_make_event, zip(*columns, strict=False)))
+        return list(map(Event, *columns))
 
     def _codes(self, picked: Picked) -> npt.NDArray[Any]:
         return self._column("<u2", self.record.at.types)[picked.offsets]
 
     def _headers(self, offsets: Ints) -> Iterable[str | None]:
         at = self.record.at
-        cuts = self._variable(offsets, at.header_lengths, at.headers, at.bodies, "headers")
-        return [cut.decode() if cut else None for cut in cuts] if at.bodies > at.headers else repeat(None)
+        found = self._variable(offsets, at.header_lengths, at.headers, at.bodies, "headers")
+        return [cut.decode() if cut else None for cut in found] if at.bodies > at.headers else repeat(None)
 
-    def _variable(self, offsets: Ints, lengths: int, start: int, end: int, what: str) -> list[bytes]:
+    def _variable(self, offsets: Ints, lengths: int, start: int, end: int, what: str) -> Iterable[bytes]:
         data, places = self.record.data, self._places("<u4", self.record.count, lengths, start, end, what)
-        begins, ends = places[offsets].tolist(), places[offsets + 1].tolist()
-        return [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        begins, ends = places[offsets], places[offsets + 1]
+        if len(offsets) and offsets[-1] - offsets[0] + 1 == len(offsets):
+            # One after the other, as when all are picked.
+            return cuts(data, int(begins[0]), (ends - begins).tolist())
+        return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
-    def _decoded(self, places: Ints, wanted: set[int]) -> dict[int, str]:
-        if wanted and max(wanted) >= len(places) - 1:
-            raise DamagedRecord(self.record.position, f"it has {len(places) - 1} texts where {max(wanted)} is one")
-        data, numbers = self.record.data, np.fromiter(wanted, np.int64, len(wanted))
-        cuts = zip(numbers.tolist(), places[numbers].tolist(), places[numbers + 1].tolist(), strict=True)
-        return {number: data[start:end].decode() for number, start, end in cuts}
+    def _texts(self, places: Ints, *columns: npt.NDArray[Any]) -> list[list[str]]:
+        """The texts that columns of indices refer to; each is decoded once."""
+        data, used = self.record.data, np.zeros(len(places) - 1, bool)
+        for column in columns:
+            used[column] = True
+        numbers = np.flatnonzero(used)
+        texts = np.empty(len(used), object)
+        cut = zip(places[numbers].tolist(), places[numbers + 1].tolist(), strict=True)
+        texts[numbers] = [data[start:end].decode() for start, end in cut]
+        return [texts[column].tolist() for column in columns]
 
     def _name(self, number: int) -> str:
-        return self._decoded(self.names, {number})[number]
+        return self._texts(self.names, np.array([number]))[0][0]
 
 
 def _spread(starts: Ints, lengths: Ints) -> Picked:

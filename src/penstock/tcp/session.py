@@ -18,6 +18,8 @@ LEAVE_PAUSE_S: Final = 0.05
 """How often a session that is leaving checks whether its peer has taken everything."""
 PIECES_MAX: Final = 1024
 """Writes that are joined into one, at the latest at the end of the loop's turn."""
+PIECE_BYTES: Final = 4096
+"""Pieces that are this long on average, as those of large pages are, are sent without a copy."""
 _CREDENTIALS: Final = Struct("3i")
 """Process, user and group at the other end of a local socket."""
 IPV6_PREFIX: Final = 64
@@ -190,10 +192,13 @@ class TcpSession(asyncio.Protocol):
         """Send `_out` now."""
         if not self._out or self._gone.is_set():
             return
-        data = b"".join(self._out)
+        size = sum(map(len, self._out))
+        self._bytes_written += size
+        if size < PIECE_BYTES * len(self._out):
+            self._transport.write(b"".join(self._out))
+        else:
+            self._transport.writelines(self._out)
         self._out.clear()
-        self._bytes_written += len(data)
-        self._transport.write(data)
         if self._holds & ReadHold.UNSENT and self.ended is None:
             self._weigh()
 

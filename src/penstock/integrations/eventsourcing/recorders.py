@@ -10,7 +10,6 @@ read it once, or know it from a write, and remember it. The append then expects 
 version is there twice or missing.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from eventsourcing.persistence import (
     Subscription,
 )
 
+from penstock.errors import NotJson
 from penstock.integrations.eventsourcing.datastore import PenstockDatastore
 from penstock.model import NEW, Append, Appended, Event, EventPage, NewEvent, event
 
@@ -85,13 +85,10 @@ def id_of(name: str, headers: dict[str, Any]) -> UUID | str:
 
 def headers_of(found: Event) -> dict[str, Any]:
     """The headers of an event. Those of other clients may be anything, and count as empty."""
-    if found.headers is None:
-        return {}
     try:
-        headers = json.loads(found.headers)
-    except (ValueError, RecursionError):
+        return found.header_map
+    except NotJson:
         return {}
-    return headers if isinstance(headers, dict) else {}
 
 
 def _version(found: Event, headers: dict[str, Any]) -> int:

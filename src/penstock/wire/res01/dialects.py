@@ -7,7 +7,7 @@ Workers call the encoders: an answer's events leave the worker ready to send. Al
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cache, partial
+from functools import cache
 from struct import Struct
 from typing import Any, Final, cast
 
@@ -136,9 +136,6 @@ def _errors() -> dict[str, tuple[type[PenstockError], dict[str, Any]]]:
 
 # --- events -------------------------------------------------------------------------------------------------------
 
-# The constructor of a named tuple takes its fields one by one; this takes the row that `zip` has made.
-_event = partial(tuple.__new__, Event)
-
 
 def text_frames(events: list[Event]) -> list[bytes]:
     return _frames(events, [b"%d" % event.sequence for event in events], _text_times(events))
@@ -188,7 +185,7 @@ def _frames(
 def full_events(frames: list[bytes]) -> list[Event]:
     """Events from eleven frames each: the inverse of `full_frames`."""
     each = FULL_FRAMES
-    rows = zip(
+    columns = (
         read_text_numbers(frames[8::each], "Position"),
         _names(frames[2::each], "Context"),
         _names(frames[1::each], "StreamId"),
@@ -200,9 +197,8 @@ def full_events(frames: list[bytes]) -> list[Event]:
         frames[7::each],
         map(ticks_of, TEXT_SCALARS.read_stamps(frames[9::each], "Recorded")),
         read_guids(frames[10::each], "CommitId"),
-        strict=True,
     )
-    return cast("list[Event]", list(map(_event, rows)))
+    return list(map(Event, *columns))
 
 
 def _names(column: list[bytes], field: str) -> list[str]:

@@ -9,6 +9,7 @@ in our own dialect: then all frames after the tag, joined, are one byte string w
 and the fields themselves, split into frames anywhere.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -239,7 +240,7 @@ def decode_framed(frames: Frames, frame_bytes_max: int, size: int | None = None)
     if tag is None:
         return Framed(decode(frames, size=size), frame_bytes_max, bare, len(frames))
     try:
-        fields = split_fields(b"".join(frames[2:]))
+        fields = split_fields(frames[2:])
     except PenstockError as error:
         dialect = OWN if tag == OWN_TAG else TEXT
         exchange = Exchange(Envelope([], tag, b""), dialect, settled=dialect.failed(error))
@@ -282,20 +283,46 @@ def large_frames(fields: Sequence[bytes], frame_bytes_max: int) -> Iterator[byte
     yield from split_frames(b"".join(small), frame_bytes_max)
 
 
-def split_fields(content: bytes) -> Frames:
-    """The fields of a byte string; the sum of their lengths must be what there is."""
-    count = _COUNT.unpack_from(content)[0] if len(content) >= _COUNT.size else 0
+def split_fields(frames: Sequence[bytes]) -> Frames:
+    """The fields of a byte string that is split into frames; the sum of their lengths must be what there is."""
+    size, ends = sum(map(len, frames)), list(accumulate(map(len, frames)))
+
+    def beginning(length: int) -> tuple[bytes, int]:
+        """Frames with at least so many bytes, joined, and how many frames these are."""
+        used = bisect_left(ends, length) + 1
+        return b"".join(frames[:used]), used
+
+    count = _COUNT.unpack_from(beginning(_COUNT.size)[0])[0] if size >= _COUNT.size else 0
     start = _COUNT.size * (count + 1)
-    if start > len(content):
+    if start > size:
         raise InvalidRequest("Res01L", "is too short for the lengths of its fields")
     if count > FIELDS_MAX:
         raise LimitExceeded("message_fields_max", count, FIELDS_MAX)
+    # Joining everything to cut it again would copy long fields twice; for short fields or frames it is quicker.
+    are_long = size >= LONG_FIELD_BYTES * (count + len(frames))
+    content, used = beginning(start if are_long else size)
     lengths = unpack_from(f"<{count}I", content, _COUNT.size)
-    if start + sum(lengths) != len(content):
-        reason = f"has {len(content) - start} bytes of fields where its lengths say {sum(lengths)}"
+    if start + sum(lengths) != size:
+        reason = f"has {size - start} bytes of fields where its lengths say {sum(lengths)}"
         raise InvalidRequest("Res01L", reason)
-    ends = list(accumulate(lengths, initial=start))
-    return [content[begin:end] for begin, end in pairwise(ends)]
+    if are_long:
+        return _gathered([content[start:], *frames[used:]], lengths)
+    cuts = list(accumulate(lengths, initial=start))
+    return [content[begin:end] for begin, end in pairwise(cuts)]
+
+
+def _gathered(pieces: Sequence[bytes], lengths: Sequence[int]) -> Frames:
+    """Fields of these lengths from pieces that end anywhere: each byte is copied once."""
+    fields, left, piece = [], iter(pieces), memoryview(b"")
+    for length in lengths:
+        parts = []
+        while length:
+            piece = piece or memoryview(next(left))
+            parts.append(piece[:length])
+            piece = piece[length:]
+            length -= len(parts[-1])  # noqa: PLW2901
+        fields.append(b"".join(parts))
+    return fields
 
 
 ERROR: Final = b"ER"
