@@ -10,35 +10,33 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import IO, Final
 
-from penstock.cloudevents import Incoming
 from penstock.errors import LimitExceeded
-from penstock.event_json import Defaults, size_of
+from penstock.event_json import Defaults
+from penstock.interchange.blocks import Block, batches
 from penstock.interchange.formats import (
     BrokenFile,
     FileRefused,
     Flaw,
     Format,
-    from_cloud_lines,
-    from_csv,
-    from_json_lines,
+    cloud_blocks,
+    csv_blocks,
+    json_blocks,
     refusing,
 )
 from penstock.interchange.sender import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, open_sender
-from penstock.model import ANY, Append, ProducerMark
-from penstock.model.chunks import chunked
+from penstock.model import ProducerMark
 from penstock.store.contract import LOG_CONTEXT
 
 SCHEME: Final = 1
 """Version of the way to cut files into batches: marks of another version do not apply."""
 
-_READERS: Final[dict[Format, Callable[[IO[bytes], Defaults], Iterator[Incoming]]]] = {
-    Format.JSONL: from_json_lines,
-    Format.CLOUDEVENTS: from_cloud_lines,
-    Format.CSV: from_csv,
+_READERS: Final[dict[Format, Callable[[IO[bytes], Defaults], Iterator[Block]]]] = {
+    Format.JSONL: json_blocks,
+    Format.CLOUDEVENTS: cloud_blocks,
+    Format.CSV: csv_blocks,
 }
 
 
@@ -52,20 +50,19 @@ class Source:
     defaults: Defaults
 
 
-Batch = list[Incoming]
 Progressed = Callable[[int], object]
 """Called with the number of events so far."""
 
 
-def events_of(source: Source) -> Iterator[Incoming]:
+def blocks_of(source: Source) -> Iterator[Block]:
     """Raises BrokenFile or FileRefused."""
     try:
         with refusing(source.name):
             if source.format is Format.PARQUET:
                 # Other formats need no pyarrow.
-                from penstock.interchange.parquet_format import from_parquet  # noqa: PLC0415
+                from penstock.interchange.parquet_format import parquet_blocks  # noqa: PLC0415
 
-                yield from from_parquet(source.path, source.defaults)
+                yield from parquet_blocks(source.path, source.defaults)
             else:
                 with source.path.open("rb") as file:
                     yield from _READERS[source.format](file, source.defaults)
@@ -73,16 +70,8 @@ def events_of(source: Source) -> Iterator[Incoming]:
         raise BrokenFile(source.name, flaw.place, flaw.reason) from None
 
 
-def batches_of(source: Source) -> Iterator[Batch]:
-    return chunked(events_of(source), size_of, BATCH_BYTES_MAX, BATCH_EVENTS_MAX)
-
-
-def commits_of(batch: Batch) -> tuple[Append, ...]:
-    """A batch as commits, in its order. A run of events of one stream is one commit."""
-    return tuple(
-        Append(context, stream, tuple(row.event for row in rows), ANY)
-        for (context, stream), rows in groupby(batch, key=lambda row: (row.context, row.stream))
-    )
+def batches_of(source: Source) -> Iterator[Block]:
+    return batches(blocks_of(source), BATCH_BYTES_MAX, BATCH_EVENTS_MAX)
 
 
 def state_of(source: Source) -> tuple[int, int, int]:
@@ -100,7 +89,7 @@ class Survey:
     producer: str
     state: tuple[int, int, int]
     events: int
-    largest: tuple[Batch, ...]
+    largest: tuple[Block, ...]
     """The largest event alone, the batch of most bytes, and the batch of most events; see `rehearsed`."""
     logs: tuple[str, ...]
 
@@ -109,16 +98,21 @@ def survey(source: Source, name: str, progressed: Progressed) -> Survey:
     """Read a file to its end without sending. Raises BrokenFile or FileRefused."""
     state = state_of(source)
     producer = _producer(source, name)
-    events, largest, logs = 0, (Batch(), Batch(), Batch()), dict[str, None]()
+    events, logs = 0, dict[str, None]()
+    event = heaviest = longest = Block.empty()
     for batch in batches_of(source):
-        events += len(batch)
-        event, heaviest, longest = largest
-        heavier = max(heaviest, batch, key=lambda rows: sum(map(size_of, rows)))
-        largest = [max((*event, *batch), key=size_of)], heavier, max(longest, batch, key=len)
-        logs.update(dict.fromkeys(row.stream for row in batch if row.context == LOG_CONTEXT))
+        events += len(batch.sizes)
+        if max(batch.sizes) > sum(event.sizes):
+            at = batch.sizes.index(max(batch.sizes))
+            event = batch.part(at, at + 1)
+        heaviest = max(heaviest, batch, key=lambda block: sum(block.sizes))
+        longest = max(longest, batch, key=lambda block: len(block.sizes))
+        if LOG_CONTEXT in batch.contexts:
+            places = zip(batch.contexts, batch.streams, strict=True)
+            logs.update(dict.fromkeys(stream for context, stream in places if context == LOG_CONTEXT))
         progressed(events)
     _check_unchanged(source, state)
-    return Survey(source, producer, state, events, largest, tuple(logs))
+    return Survey(source, producer, state, events, (event, heaviest, longest), tuple(logs))
 
 
 def _producer(source: Source, name: str) -> str:
@@ -144,9 +138,9 @@ def rehearsed(found: Survey, url: str | None) -> Survey:
     """
     if url is not None and found.events:
         with open_sender(url) as sender:
-            for batch in filter(None, found.largest):
+            for batch in found.largest:
                 try:
-                    sender.rehearse(commits_of(batch))
+                    sender.rehearse(batch.commits())
                 except LimitExceeded as error:
                     raise _placed(found, batch, error) from None
     return replace(found, largest=())
@@ -163,19 +157,19 @@ def import_file(found: Survey, url: str, progressed: Progressed) -> int:
             progressed(events)
             if number > sender.passed:
                 _check_unchanged(found.source, found.state)
-                sender.start(commits_of(batch), len(batch), ProducerMark(found.producer, number))
-            events += len(batch)
+                sender.start(batch.commits(), len(batch.sizes), ProducerMark(found.producer, number))
+            events += len(batch.sizes)
         sender.settle()
         progressed(events)
         return sender.new_events
 
 
-def _placed(found: Survey, batch: Batch, error: LimitExceeded) -> BrokenFile | FileRefused:
+def _placed(found: Survey, batch: Block, error: LimitExceeded) -> BrokenFile | FileRefused:
     """The error with the place of the event that is too large, which another reading finds."""
-    if len(batch) == 1:
-        defaults = replace(found.source.defaults, bytes_max=size_of(batch[0]) - 1)
+    if len(batch.sizes) == 1:
+        defaults = replace(found.source.defaults, bytes_max=batch.sizes[0] - 1)
         try:
-            for _ in events_of(replace(found.source, defaults=defaults)):
+            for _ in blocks_of(replace(found.source, defaults=defaults)):
                 pass
         except BrokenFile as flaw:
             return BrokenFile(flaw.path, flaw.place, str(error))

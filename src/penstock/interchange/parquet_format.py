@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from penstock.cloudevents import Incoming
 from penstock.event_json import ALIASES, PLACES, BadEvent, Defaults, compact_json, event_of
 from penstock.history.columns import TABLE, batch_of, stored_columns, table_batch
+from penstock.interchange.blocks import Block, blocks_of_rows
 from penstock.interchange.formats import Flaw
 from penstock.model import Event
 from penstock.model.times import KIND_UTC, UNIX_EPOCH_TICKS, stamp_of_ticks, text_of_stamp
@@ -151,6 +152,10 @@ def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
         # Arrow has times and dates that Python lacks, and texts that are not UTF-8.
         place = f"row {number + 1}, column 1" if number else "the file as a whole"
         raise Flaw(place, f"it cannot be read as Parquet: {_sentence(error)}") from None
+
+
+def parquet_blocks(path: Path, defaults: Defaults) -> Iterator[Block]:
+    return blocks_of_rows(from_parquet(path, defaults))
 
 
 def _sentence(error: Exception) -> str:

@@ -31,6 +31,7 @@ _YEAR_ONE: Final = datetime(1, 1, 1, tzinfo=UTC)
 _SECONDS_CACHED: Final = 1024
 _KINDS: Final = {"": KIND_UNSPECIFIED, "local": KIND_LOCAL}
 _SUFFIXES: Final = {KIND_UNSPECIFIED: "", KIND_UTC: "Z", KIND_LOCAL: "local"}
+_EXPORTED_CHARS: Final = 28
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|local|[+-]\d\d:\d\d)?", re.ASCII)
 
 
@@ -100,6 +101,10 @@ def ticks_of_text(text: str) -> int:
 
 def stamp_of_text(text: str) -> int:
     """The time and the kind that a text gives. Raises ValueError."""
+    if len(text) == _EXPORTED_CHARS and text[-1] == "Z" and text[19] == "." and (digits := text[20:-1]).isdecimal():
+        # Nearly always, as exports write it.
+        if text.isascii() and (second := _stamp_of_second(text[:19])) is not None:
+            return second + int(digits)
     found = _STAMP.fullmatch(text)
     if found is None:
         raise ValueError(f"is {text[:40]!r}, not a time such as {EXAMPLE}")
@@ -125,6 +130,15 @@ def stamp_of_ticks(ticks: int, kind: int = KIND_UTC) -> int:
 @lru_cache(_SECONDS_CACHED)
 def _text_of_seconds(seconds: int) -> str:
     return (_YEAR_ONE + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
+
+
+@lru_cache(_SECONDS_CACHED)
+def _stamp_of_second(text: str) -> int | None:
+    """The stamp of a second in UTC; None leaves it to the general way."""
+    try:
+        return stamp_of_text(text + "Z") if text[10] == "T" else None
+    except ValueError:
+        return None
 
 
 @lru_cache(_SECONDS_CACHED)
