@@ -144,7 +144,7 @@ def named_errors(name: str | None) -> Iterator[None]:
 
 LINE_BYTES_MAX: Final = 64 << 20
 """Bytes of one line: more than any event needs."""
-READ_BYTES: Final = 256 << 10
+READ_BYTES: Final = 64 << 10
 """Bytes of a file that become one block, and the rest of their last line."""
 BOM: Final = b"\xef\xbb\xbf"
 

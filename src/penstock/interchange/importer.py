@@ -4,13 +4,20 @@ An import reads a file twice. The first time it sends nothing, and finds mistake
 second time it sends the events in batches, one transaction each, under producer marks named for the content of the file
 and the options. So the store knows how far an import is: the same command continues there, after Ctrl-C, after a kill,
 on another machine, and adds no event twice. For that a file must have the same batches each time.
+
+To parse is what takes long. So the first reading keeps the batches of files that are not too large in a temporary file,
+and the second one takes them from there.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import marshal
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Final
 
 from penstock.errors import LimitExceeded
@@ -27,11 +34,14 @@ from penstock.interchange.formats import (
     refusing,
 )
 from penstock.interchange.sender import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, open_sender
-from penstock.model import ProducerMark
+from penstock.model import ANY, Append, ProducerMark
+from penstock.model.columns import Columns
 from penstock.store.contract import LOG_CONTEXT
 
 SCHEME: Final = 1
 """Version of the way to cut files into batches: marks of another version do not apply."""
+SPOOL_BYTES_MAX: Final = 256 << 20
+"""Bytes of events in the temporary file. Larger files are parsed twice."""
 
 _READERS: Final[dict[Format, Callable[[IO[bytes], Defaults], Iterator[Block]]]] = {
     Format.JSONL: json_blocks,
@@ -81,6 +91,36 @@ def state_of(source: Source) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+class Spool:
+    """Batches that are ready to be sent, of all files of a command, in a temporary file that has no name."""
+
+    def __init__(self) -> None:
+        self._file = TemporaryFile(prefix="penstock-import-")  # noqa: SIM115 - closed with this
+
+    def keep(self, commits: Sequence[Append]) -> int | None:
+        """Keep a batch and return where; None if there is no room."""
+        found = [(each.context, each.stream, tuple(each.columns())) for each in commits]
+        at = self._file.seek(0, os.SEEK_END)
+        if at + sum(columns[-1] for _, _, columns in found) > SPOOL_BYTES_MAX:
+            return None
+        try:
+            marshal.dump(found, self._file)
+            self._file.flush()
+        except OSError:
+            # Half a batch at the end of the file is not read.
+            return None
+        return at
+
+    def commits(self, at: int) -> tuple[Append, ...]:
+        """The batch that is kept at a place."""
+        self._file.seek(at)
+        return tuple(Append(context, stream, Columns(*rest), ANY) for context, stream, rest in marshal.load(self._file))
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Survey:
     """Result of the first reading."""
@@ -92,14 +132,17 @@ class Survey:
     largest: tuple[Block, ...]
     """The largest event alone, the batch of most bytes, and the batch of most events; see `rehearsed`."""
     logs: tuple[str, ...]
+    kept: tuple[int, ...] | None = None
+    """Where the spool has the batches of the file, if it has them all."""
 
 
-def survey(source: Source, name: str, progressed: Progressed) -> Survey:
+def survey(source: Source, name: str, progressed: Progressed, spool: Spool | None = None) -> Survey:
     """Read a file to its end without sending. Raises BrokenFile or FileRefused."""
     state = state_of(source)
     producer = _producer(source, name)
     events, logs = 0, dict[str, None]()
     event = heaviest = longest = Block.empty()
+    kept: list[int] = []
     for batch in batches_of(source):
         events += len(batch.sizes)
         if max(batch.sizes) > sum(event.sizes):
@@ -110,9 +153,16 @@ def survey(source: Source, name: str, progressed: Progressed) -> Survey:
         if LOG_CONTEXT in batch.contexts:
             places = zip(batch.contexts, batch.streams, strict=True)
             logs.update(dict.fromkeys(stream for context, stream in places if context == LOG_CONTEXT))
+        if spool is not None:
+            at = spool.keep(batch.commits())
+            if at is None:
+                spool = None
+            else:
+                kept.append(at)
         progressed(events)
     _check_unchanged(source, state)
-    return Survey(source, producer, state, events, (event, heaviest, longest), tuple(logs))
+    all_kept = None if spool is None else tuple(kept)
+    return Survey(source, producer, state, events, (event, heaviest, longest), tuple(logs), all_kept)
 
 
 def _producer(source: Source, name: str) -> str:
@@ -146,22 +196,30 @@ def rehearsed(found: Survey, url: str | None) -> Survey:
     return replace(found, largest=())
 
 
-def import_file(found: Survey, url: str, progressed: Progressed) -> int:
+def import_file(found: Survey, url: str, progressed: Progressed, spool: Spool | None = None) -> int:
     """Import the events that are not imported yet, and return their number."""
     with open_sender(url) as sender:
         sender.create_logs(found.logs)
         events = 0
         # One batch is in flight while the next one is read.
-        for number, batch in enumerate(batches_of(found.source), 1):
+        for number, commits in enumerate(_commits(found, spool), 1):
+            count = sum(each.columns().length for each in commits)
             sender.settle()
             progressed(events)
             if number > sender.passed:
                 _check_unchanged(found.source, found.state)
-                sender.start(batch.commits(), len(batch.sizes), ProducerMark(found.producer, number))
-            events += len(batch.sizes)
+                sender.start(commits, count, ProducerMark(found.producer, number))
+            events += count
         sender.settle()
         progressed(events)
         return sender.new_events
+
+
+def _commits(found: Survey, spool: Spool | None) -> Iterator[tuple[Append, ...]]:
+    """The commits of each batch."""
+    if spool is not None and found.kept is not None:
+        return map(spool.commits, found.kept)
+    return (batch.commits() for batch in batches_of(found.source))
 
 
 def _placed(found: Survey, batch: Block, error: LimitExceeded) -> BrokenFile | FileRefused:
