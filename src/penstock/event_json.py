@@ -9,17 +9,18 @@
 | `body`, `text`, `base64` | at most one of them |
 | `position`, `sequence`, `recorded`, `recorded_at`, `commit` | where the event was; readers ignore them |
 
-`json_line` writes a body that comes back byte by byte: `body`, any JSON value, only if compact JSON of that value is
+`json_lines` writes a body that comes back byte by byte: `body`, any JSON value, only if compact JSON of that value is
 the same bytes; otherwise `text` if it is UTF-8, otherwise `base64`. Headers follow the same rule. `event_document` is
 for reading: there every JSON body is a `body`, and its spacing and the form of its numbers may change.
 """
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring as quoted
+from operator import eq
 from typing import Any, Final
 from uuid import UUID
 
@@ -157,32 +158,61 @@ def event_document(event: Event) -> dict[str, Any]:
     }
 
 
-def json_line(event: Event) -> bytes:
-    """An event as a line of JSON that `event_of` turns into the same event."""
+def json_lines(events: Sequence[Event]) -> bytes:
+    """Events as lines of JSON that `event_of` turns into the same events."""
+    are_bodies = _are_compact([event.body for event in events])
+    are_headers = _are_compact([(event.headers or "").encode() for event in events])
+    return "".join(map(_json_line, events, are_bodies, are_headers)).encode()
+
+
+def _json_line(event: Event, is_body: bool, is_headers: bool) -> str:
+    """A line; the flags tell whether body and headers are compact JSON, which goes in as it is."""
     headers, body = "null", ""
     if event.headers is not None:
-        is_object = event.headers[:1] == "{" and _is_compact(event.headers)
-        headers = event.headers if is_object else quoted(event.headers)
+        headers = event.headers if is_headers and event.headers[:1] == "{" else quoted(event.headers)
     if event.body:
         try:
             text = event.body.decode()
-            body = f',"body":{text}' if _is_compact(text) else f',"text":{quoted(text)}'
+            body = f',"body":{text}' if is_body else f',"text":{quoted(text)}'
         except UnicodeDecodeError:
             body = f',"base64":"{b64encode(event.body).decode()}"'
-    # Bodies and headers that are JSON go in as they are, so the object is put together as text.
     return (
         f'{{"position":{event.position},"sequence":{event.sequence},"context":{quoted(event.context)},'
         f'"stream":{quoted(event.stream)},"type":{quoted(event.type)},"id":"{text_of_id(event.id)}",'
-        f'"timestamp":"{text_of_stamp(event.stamp)}","recorded_at":"{text_of_stamp(stamp_of(event.recorded))}",'
+        f'"timestamp":"{text_of_stamp(event.stamp)}","recorded_at":"{text_of_recorded(event.recorded)}",'
         f'"headers":{headers}{body}}}\n'
-    ).encode()
+    )
 
 
-def _is_compact(text: str) -> bool:
+def _are_compact(texts: Sequence[bytes]) -> Sequence[bool]:
+    """Whether each of some texts is JSON as `compact` writes it."""
     try:
-        return compact(json.loads(text)) == text
+        if all(texts) and all(map(is_shallow, texts)):
+            return list(map(eq, encode_plain_lines(map(decode_plain, texts))[:-1].split(b"\n"), texts))
+    except NOT_PLAIN:
+        pass
+    return list(map(_is_compact, texts))
+
+
+def _is_compact(text: bytes) -> bool:
+    if not text:
+        return False
+    try:
+        if is_shallow(text):
+            return encode_plain(decode_plain(text)) == text
+    except NOT_PLAIN:
+        pass
+    try:
+        whole = text.decode()
+        return compact(json.loads(whole)) == whole
     except (ValueError, RecursionError):
         return False
+
+
+@lru_cache(NAMES_CACHED)
+def text_of_recorded(ticks: int) -> str:
+    """The time of a commit, which many events share."""
+    return text_of_stamp(stamp_of(ticks))
 
 
 def text_of_id(id: bytes) -> str:

@@ -40,14 +40,14 @@ from penstock.event_json import (
     encode_plain_lines,
     event_of,
     is_shallow,
-    json_line,
     plain_float,
     text_of_id,
+    text_of_recorded,
 )
 from penstock.interchange.blocks import Block, NotPlain, block_of, blocks_of_rows, plain_block, plain_stamps
 from penstock.model import Event
 from penstock.model.events import compact
-from penstock.model.times import stamp_of, text_of_stamp
+from penstock.model.times import text_of_stamp
 
 STANDARD: Final = "-"
 """In place of a path: standard input or output."""
@@ -147,10 +147,6 @@ LINE_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 64 << 10
 """Bytes of a file that become one block, and the rest of their last line."""
 BOM: Final = b"\xef\xbb\xbf"
-
-
-def to_json_lines(events: Sequence[Event]) -> bytes:
-    return b"".join(map(json_line, events))
 
 
 def to_cloud_lines(events: Sequence[Event]) -> bytes:
@@ -419,7 +415,7 @@ def _write_rows(rows: Iterable[tuple[object, ...]]) -> bytes:
 
 def _csv_row(event: Event) -> tuple[object, ...]:
     place = event.position, event.sequence, event.context, event.stream, event.type, text_of_id(event.id)
-    times = text_of_stamp(event.stamp), text_of_stamp(stamp_of(event.recorded))
+    times = text_of_stamp(event.stamp), text_of_recorded(event.recorded)
     try:
         return *place, *times, event.headers or "", TEXT, event.body.decode()
     except UnicodeDecodeError:

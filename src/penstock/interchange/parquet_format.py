@@ -11,6 +11,7 @@ import io
 import math
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -19,11 +20,13 @@ import pyarrow.parquet as pq
 
 from penstock.cloudevents import Incoming
 from penstock.event_json import ALIASES, PLACES, BadEvent, Defaults, compact_json, event_of
-from penstock.history.columns import TABLE, batch_of, stored_columns, table_batch
+from penstock.history.columns import TABLE, between, stored_columns, table_batch
 from penstock.interchange.blocks import Block, blocks_of_rows
 from penstock.interchange.formats import Flaw
-from penstock.model import Event
+from penstock.model import EventFilter
 from penstock.model.times import KIND_UTC, UNIX_EPOCH_TICKS, stamp_of_ticks, text_of_stamp
+from penstock.store.arrow import KIND, record_batch
+from penstock.store.record import Record
 
 ROW_GROUP_EVENTS_MAX: Final = 65_536
 ROW_GROUP_BYTES_MAX: Final = 32 << 20
@@ -40,7 +43,8 @@ KNOWN: Final = frozenset((*OWN, *ALIASES, *PLACES))
 _PER_UNIT: Final = {"s": (10_000_000, 1), "ms": (10_000, 1), "us": (10, 1), "ns": (1, 100)}
 """Ticks of a unit of time, as a fraction."""
 _COLUMNS: Final = pa.schema([field for field in TABLE if field.name != DERIVED])
-_SCHEMA: Final = _COLUMNS.append(pa.field("kind", pa.int8(), nullable=False))
+_SCHEMA: Final = _COLUMNS.append(KIND)
+_STORED: Final = [*stored_columns(_COLUMNS.names), KIND.name]
 
 # --- out ------------------------------------------------------------------------------------------------------
 
@@ -53,12 +57,8 @@ class ParquetEvents:
         self._waiting: list[Any] = []
         self._rows = self._bytes = 0
 
-    def write(self, events: Sequence[Event]) -> None:
+    def write(self, batch: Any) -> None:
         """Add events. The writer writes them once they fill a row group."""
-        if events:
-            self.add(_batch(events))
-
-    def add(self, batch: Any) -> None:
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -80,18 +80,22 @@ class ParquetEvents:
         self._writer.is_open = False
 
 
-def _batch(events: Sequence[Event]) -> pa.RecordBatch:
-    batch = table_batch(batch_of(events, stored_columns(_COLUMNS.names)), _COLUMNS)
-    kinds = pa.array([event.stamp >> 62 for event in events], pa.int8())
-    return pa.RecordBatch.from_arrays([*batch.columns, kinds], schema=_SCHEMA)
+def batch_of_records(
+    records: Sequence[Record], wanted: EventFilter, first: int, last: int, since: int | None, until: int | None
+) -> pa.RecordBatch:
+    """The wanted events of some records between two positions and two times, in the columns of the file."""
+    batch = record_batch(records, wanted, first=first, last=last, columns=_STORED)
+    batch = between(batch, since, until)
+    return pa.RecordBatch.from_arrays([*table_batch(batch, _COLUMNS).columns, batch[KIND.name]], schema=_SCHEMA)
 
 
+@cache
 def stream_head() -> bytes:
     return _streamed([])
 
 
-def to_stream(events: Sequence[Event]) -> bytes:
-    return _streamed([_batch(events)])[len(stream_head()) :] if events else b""
+def to_stream(batch: pa.RecordBatch) -> bytes:
+    return _streamed([batch])[len(stream_head()) :] if batch.num_rows else b""
 
 
 def _streamed(batches: list[Any]) -> bytes:
@@ -107,7 +111,7 @@ def parquet_of_stream(source: Path, target: IO[bytes]) -> None:
     parquet = ParquetEvents(target)
     try:
         for batch in _streamed_batches(source):
-            parquet.add(batch)
+            parquet.write(batch)
         parquet.close()
     finally:
         parquet.abandon()
