@@ -15,7 +15,7 @@ from penstock.cloudevents import Incoming
 from penstock.event_json import NAME_CHECKS, Defaults, size_of
 from penstock.model import ANY, Append, NewEvent, now_ticks, stamp_of
 from penstock.model.chunks import chunked
-from penstock.model.columns import columns_of_parts
+from penstock.model.columns import columns_of_one, columns_of_parts
 from penstock.model.events import random_id
 from penstock.model.times import stamp_of_text
 from penstock.store.contract import LOG_CONTEXT
@@ -54,11 +54,15 @@ class Block(NamedTuple):
     def commits(self) -> tuple[Append, ...]:
         """The events as commits, in their order. A run of events of one stream is one commit."""
         types = {name: name.encode() for name in set(self.types)}
-        parts = self.ids, self.stamps, [types[name] for name in self.types], list(map(str.encode, self.headers))
+        headers = list(map(str.encode, self.headers))
+        parts = self.ids, self.stamps, [types[name] for name in self.types], headers, self.bodies
         found, start = [], 0
         for (context, stream), run in groupby(zip(self.contexts, self.streams, strict=True)):
-            end = start + sum(1 for _ in run)
-            columns = columns_of_parts(*(part[start:end] for part in (*parts, self.bodies)))
+            end = start + len(list(run))
+            if end == start + 1:
+                columns = columns_of_one(*(part[start] for part in parts))
+            else:
+                columns = columns_of_parts(*(part[start:end] for part in parts))
             found.append(Append(context, stream, columns, ANY))
             start = end
         return tuple(found)

@@ -28,6 +28,7 @@ from penstock.errors import PenstockError
 from penstock.event_json import (
     ALIASES,
     ESCAPED_QUOTE,
+    NAME_CHECKS,
     NOT_PLAIN,
     PLACES,
     BadEvent,
@@ -44,8 +45,18 @@ from penstock.event_json import (
     text_of_id,
     text_of_recorded,
 )
-from penstock.interchange.blocks import Block, NotPlain, block_of, blocks_of_rows, plain_block, plain_stamps
+from penstock.interchange.blocks import (
+    ROWS_BYTES_MAX,
+    ROWS_MAX,
+    Block,
+    NotPlain,
+    block_of,
+    blocks_of_rows,
+    plain_block,
+    plain_stamps,
+)
 from penstock.model import Event
+from penstock.model.chunks import chunked
 from penstock.model.events import compact
 from penstock.model.times import text_of_stamp
 
@@ -424,6 +435,11 @@ def _csv_row(event: Event) -> tuple[object, ...]:
 
 def from_csv(file: IO[bytes], defaults: Defaults) -> Iterator[Incoming]:
     """Raises Flaw."""
+    return (row for block in csv_blocks(file, defaults) for row in block.rows())
+
+
+def csv_blocks(file: IO[bytes], defaults: Defaults) -> Iterator[Block]:
+    """Raises Flaw."""
     rows = _read_rows(file)
     number, names = next(rows, (1, []))
     if not names:
@@ -435,20 +451,59 @@ def from_csv(file: IO[bytes], defaults: Defaults) -> Iterator[Incoming]:
         if name not in _KNOWN_COLUMNS and "body" in names:
             known = f"{name!r} is no column of events; what is known: {', '.join(CSV_COLUMNS)}"
             raise Flaw(f"line {number}, column {at}", known)
-    for number, row in rows:
-        if len(row) != len(names):
-            place = f"line {number}, column {min(len(row), len(names)) + 1}"
-            raise Flaw(place, f"there are {len(row)} columns, and {len(names)} in the header row")
-        members = dict(zip(names, row, strict=True))
+    for some in chunked(_with_flaw(rows), _size_of_row, ROWS_BYTES_MAX, ROWS_MAX):
         try:
-            yield event_of(members, defaults, body=_csv_body(members))
-        except BadEvent as error:
-            at = names.index(error.member) + 1 if error.member in names else 1
-            raise Flaw(f"line {number}, column {at}", f"{error.member!r} {error.reason}") from None
+            yield _plain_rows(names, some, defaults)
+        except NotPlain:
+            yield block_of([_csv_event(names, number, row, defaults) for number, row in some])
 
 
-def csv_blocks(file: IO[bytes], defaults: Defaults) -> Iterator[Block]:
-    return blocks_of_rows(from_csv(file, defaults))
+_NumberedRow = tuple[int, list[str] | Flaw]
+
+
+def _with_flaw(rows: Iterator[tuple[int, list[str]]]) -> Iterator[_NumberedRow]:
+    """Rows, and the flaw that ends them as one more: a row before it may have another, which has to come first."""
+    try:
+        yield from rows
+    except Flaw as flaw:
+        yield 0, flaw
+
+
+def _size_of_row(row: _NumberedRow) -> int:
+    return sum(map(len, row[1])) if isinstance(row[1], list) else 0
+
+
+def _csv_event(names: list[str], number: int, row: list[str] | Flaw, defaults: Defaults) -> Incoming:
+    if isinstance(row, Flaw):
+        raise row
+    if len(row) != len(names):
+        place = f"line {number}, column {min(len(row), len(names)) + 1}"
+        raise Flaw(place, f"there are {len(row)} columns, and {len(names)} in the header row")
+    members = dict(zip(names, row, strict=True))
+    try:
+        return event_of(members, defaults, body=_csv_body(members))
+    except BadEvent as error:
+        at = names.index(error.member) + 1 if error.member in names else 1
+        raise Flaw(f"line {number}, column {at}", f"{error.member!r} {error.reason}") from None
+
+
+def _plain_rows(names: list[str], rows: Sequence[_NumberedRow], defaults: Defaults) -> Block:
+    """A block of rows whose bodies are text. Raises NotPlain."""
+    texts = [row for _, row in rows if isinstance(row, list) and len(row) == len(names)]
+    if "body" not in names or len(texts) < len(rows):
+        raise NotPlain
+    missing = ("",) * len(rows)
+    columns = dict(zip(names, zip(*texts, strict=True), strict=True))
+    if not {"", TEXT}.issuperset(columns.get("encoding", missing)):
+        raise NotPlain
+    return plain_block(
+        defaults,
+        [columns.get(name, missing) for name in NAME_CHECKS],
+        _either(columns.get("id", missing), columns.get("event_id", missing)),
+        plain_stamps(_either(columns.get("time", missing), columns.get("timestamp", missing))),
+        columns.get("headers", missing),
+        list(map(str.encode, columns["body"])),
+    )
 
 
 def _read_rows(file: IO[bytes]) -> Iterator[tuple[int, list[str]]]:

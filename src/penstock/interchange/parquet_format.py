@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.cloudevents import Incoming
-from penstock.event_json import ALIASES, PLACES, BadEvent, Defaults, compact_json, event_of
+from penstock.event_json import ALIASES, NAME_CHECKS, PLACES, BadEvent, Defaults, compact_json, event_of
 from penstock.history.columns import TABLE, between, stored_columns, table_batch
-from penstock.interchange.blocks import Block, blocks_of_rows
+from penstock.interchange.blocks import Block, NotPlain, block_of, check_kinds, plain_block
 from penstock.interchange.formats import Flaw
 from penstock.model import EventFilter
-from penstock.model.times import KIND_UTC, UNIX_EPOCH_TICKS, stamp_of_ticks, text_of_stamp
+from penstock.model.times import KIND_LOCAL, KIND_UNSPECIFIED, KIND_UTC, TICKS_BITS, TICKS_MAX, UNIX_EPOCH_TICKS, stamp_of_ticks, text_of_stamp
 from penstock.store.arrow import KIND, record_batch
 from penstock.store.record import Record
 
@@ -44,6 +44,9 @@ _PER_UNIT: Final = {"s": (10_000_000, 1), "ms": (10_000, 1), "us": (10, 1), "ns"
 """Ticks of a unit of time, as a fraction."""
 _COLUMNS: Final = pa.schema([field for field in TABLE if field.name != DERIVED])
 _SCHEMA: Final = _COLUMNS.append(KIND)
+_PLAIN: Final = {"ticks": pa.int64(), "kind": pa.int8(), "body": pa.binary()}
+"""Columns of a plain file and their types."""
+_PLAIN_TEXTS: Final = (*NAME_CHECKS, "id", "event_id", "headers")
 _STORED: Final = [*stored_columns(_COLUMNS.names), KIND.name]
 
 # --- out ------------------------------------------------------------------------------------------------------
@@ -137,19 +140,25 @@ def _streamed_batches(source: Path) -> Iterator[Any]:
 
 def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
     """Raises Flaw."""
+    return (row for block in parquet_blocks(path, defaults) for row in block.rows())
+
+
+def parquet_blocks(path: Path, defaults: Defaults) -> Iterator[Block]:
+    """Raises Flaw."""
     number = 0
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
             for batch in file.iter_batches(READ_ROWS, columns=_columns_to_read(names)):
-                for members in _rows(batch):
-                    number += 1
-                    try:
-                        yield event_of(members, defaults, body=_body(members), stamp=_stamp(members))
-                    except BadEvent as error:
-                        at = names.index(error.member) + 1 if error.member in names else 1
-                        place = f"row {number}, column {at}"
-                        raise Flaw(place, f"{error.member!r} {error.reason}") from None
+                try:
+                    block = _plain_batch(batch, defaults)
+                except NotPlain:
+                    for members in _rows(batch):
+                        number += 1
+                        yield block_of([_row(members, names, number, defaults)])
+                else:
+                    number += batch.num_rows
+                    yield block
     except (FileNotFoundError, Flaw):
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -158,8 +167,34 @@ def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
         raise Flaw(place, f"it cannot be read as Parquet: {_sentence(error)}") from None
 
 
-def parquet_blocks(path: Path, defaults: Defaults) -> Iterator[Block]:
-    return blocks_of_rows(from_parquet(path, defaults))
+def _row(members: dict[str, Any], names: list[str], number: int, defaults: Defaults) -> Incoming:
+    try:
+        return event_of(members, defaults, body=_body(members), stamp=_stamp(members))
+    except BadEvent as error:
+        at = names.index(error.member) + 1 if error.member in names else 1
+        raise Flaw(f"row {number}, column {at}", f"{error.member!r} {error.reason}") from None
+
+
+def _plain_batch(batch: Any, defaults: Defaults) -> Block:
+    """A block of rows with bodies and exact times, as an export writes them. Raises NotPlain."""
+    fields = {field.name: field.type for field in batch.schema}
+    if any(fields.get(name) != kind or batch[name].null_count for name, kind in _PLAIN.items()) or not batch.num_rows:
+        raise NotPlain
+    ticks, kinds = batch["ticks"].to_numpy(), batch["kind"].to_numpy()
+    if ticks.min() < 0 or ticks.max() > TICKS_MAX or kinds.min() < KIND_UNSPECIFIED or kinds.max() > KIND_LOCAL:
+        raise NotPlain
+    stamps = (kinds.astype("u8") << TICKS_BITS | ticks.astype("u8")).tolist()
+    missing = [None] * batch.num_rows
+    try:
+        texts = {name: batch[name].to_pylist() if name in fields else missing for name in _PLAIN_TEXTS}
+        bodies = batch["body"].to_pylist()
+    except ValueError:
+        raise NotPlain from None
+    for column in texts.values():
+        check_kinds(column)
+    headers = [text or "" for text in texts["headers"]]
+    ids = [one or other for one, other in zip(texts["id"], texts["event_id"], strict=True)]
+    return plain_block(defaults, [texts[name] for name in NAME_CHECKS], ids, stamps, headers, bodies)
 
 
 def _sentence(error: Exception) -> str:
