@@ -28,7 +28,7 @@ ID_DASHES: Final = (8, 13, 18, 23)
 _TEXT_KINDS: Final = frozenset((str, type(None), UnsetType))
 
 
-class NotPlain(Exception):  # noqa: N818 - no error: the slow way decides
+class NotPlain(Exception):
     """Rows that have to be read one by one."""
 
 
@@ -49,13 +49,14 @@ class Block(NamedTuple):
         return Block((), (), (), (), (), (), (), ())
 
     def part(self, start: int, end: int) -> "Block":
-        return Block(*(column[start:end] for column in self))
+        columns: Any = (column[start:end] for column in self)
+        return Block(*columns)
 
     def commits(self) -> tuple[Append, ...]:
         """The events as commits, in their order. A run of events of one stream is one commit."""
         types = {name: name.encode() for name in set(self.types)}
         headers = list(map(str.encode, self.headers))
-        parts = self.ids, self.stamps, [types[name] for name in self.types], headers, self.bodies
+        parts: Any = self.ids, self.stamps, [types[name] for name in self.types], headers, self.bodies
         found, start = [], 0
         for (context, stream), run in groupby(zip(self.contexts, self.streams, strict=True)):
             end = start + len(list(run))
@@ -109,9 +110,7 @@ def plain_block(
     )
     if LOG_CONTEXT in contexts:
         raise NotPlain
-    sizes = [
-        len(kind) + len(header) + len(body) for kind, header, body in zip(types, headers, bodies, strict=True)
-    ]
+    sizes = [len(kind) + len(header) + len(body) for kind, header, body in zip(types, headers, bodies, strict=True)]
     return Block(contexts, streams, plain_ids(ids), stamps, types, headers, bodies, sizes)
 
 

@@ -167,9 +167,7 @@ def _open_target(
     return FileTarget(os.path.realpath(path), kind, identity, bounds, restart=restart)
 
 
-def pages(
-    history: History, kind: Format, selection: Selection, begin: int, last: int
-) -> Iterator[tuple[Events, int]]:
+def pages(history: History, kind: Format, selection: Selection, begin: int, last: int) -> Iterator[tuple[Events, int]]:
     """Selected events from one position to another, a few at a time, each with the position to continue from."""
     if begin > last:
         return

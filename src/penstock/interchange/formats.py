@@ -212,14 +212,14 @@ def _cloud_event(members: dict[str, Any], defaults: Defaults) -> Incoming:
 class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A plain line. What is missing is UNSET, so that the same members are encoded again."""
 
-    context: str | None | UnsetType = UNSET
-    stream: str | None | UnsetType = UNSET
-    type: str | None | UnsetType = UNSET
-    id: str | None | UnsetType = UNSET
-    event_id: str | None | UnsetType = UNSET
-    time: str | None | UnsetType = UNSET
-    timestamp: str | None | UnsetType = UNSET
-    headers: dict[str, Any] | str | None | UnsetType = UNSET
+    context: str | UnsetType | None = UNSET
+    stream: str | UnsetType | None = UNSET
+    type: str | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+    event_id: str | UnsetType | None = UNSET
+    time: str | UnsetType | None = UNSET
+    timestamp: str | UnsetType | None = UNSET
+    headers: dict[str, Any] | str | UnsetType | None = UNSET
     body: Any = UNSET
     text: str | UnsetType = UNSET
     base64: str | UnsetType = UNSET

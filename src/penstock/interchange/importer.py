@@ -99,12 +99,11 @@ class Spool:
 
     def keep(self, commits: Sequence[Append]) -> int | None:
         """Keep a batch and return where; None if there is no room."""
-        found = [(each.context, each.stream, tuple(each.columns())) for each in commits]
         at = self._file.seek(0, os.SEEK_END)
-        if at + sum(columns[-1] for _, _, columns in found) > SPOOL_BYTES_MAX:
+        if at + sum(each.columns().size for each in commits) > SPOOL_BYTES_MAX:
             return None
         try:
-            marshal.dump(found, self._file)
+            marshal.dump([(each.context, each.stream, tuple(each.columns())) for each in commits], self._file)
             self._file.flush()
         except OSError:
             # Half a batch at the end of the file is not read.
@@ -114,7 +113,8 @@ class Spool:
     def commits(self, at: int) -> tuple[Append, ...]:
         """The batch that is kept at a place."""
         self._file.seek(at)
-        return tuple(Append(context, stream, Columns(*rest), ANY) for context, stream, rest in marshal.load(self._file))
+        found = marshal.load(self._file)  # noqa: S302 - only this process can write to the file
+        return tuple(Append(context, stream, Columns(*columns), ANY) for context, stream, columns in found)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -154,11 +154,12 @@ def survey(source: Source, name: str, progressed: Progressed, spool: Spool | Non
             places = zip(batch.contexts, batch.streams, strict=True)
             logs.update(dict.fromkeys(stream for context, stream in places if context == LOG_CONTEXT))
         if spool is not None:
-            at = spool.keep(batch.commits())
-            if at is None:
+            place = spool.keep(batch.commits())
+            if place is None:
+                # Without room for all batches, the others are of no use.
                 spool = None
             else:
-                kept.append(at)
+                kept.append(place)
         progressed(events)
     _check_unchanged(source, state)
     all_kept = None if spool is None else tuple(kept)

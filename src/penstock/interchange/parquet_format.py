@@ -24,7 +24,16 @@ from penstock.history.columns import TABLE, between, stored_columns, table_batch
 from penstock.interchange.blocks import Block, NotPlain, block_of, check_kinds, plain_block
 from penstock.interchange.formats import Flaw
 from penstock.model import EventFilter
-from penstock.model.times import KIND_LOCAL, KIND_UNSPECIFIED, KIND_UTC, TICKS_BITS, TICKS_MAX, UNIX_EPOCH_TICKS, stamp_of_ticks, text_of_stamp
+from penstock.model.times import (
+    KIND_LOCAL,
+    KIND_UNSPECIFIED,
+    KIND_UTC,
+    TICKS_BITS,
+    TICKS_MAX,
+    UNIX_EPOCH_TICKS,
+    stamp_of_ticks,
+    text_of_stamp,
+)
 from penstock.store.arrow import KIND, record_batch
 from penstock.store.record import Record
 

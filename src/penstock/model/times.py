@@ -33,6 +33,7 @@ _SECONDS_CACHED: Final = 1024
 _KINDS: Final = {"": KIND_UNSPECIFIED, "local": KIND_LOCAL}
 _SUFFIXES: Final = {KIND_UNSPECIFIED: "", KIND_UTC: "Z", KIND_LOCAL: "local"}
 _EXPORTED_CHARS: Final = 28
+_TICKS_PER_MINUTE: Final = 60 * TICKS_PER_SECOND
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|local|[+-]\d\d:\d\d)?", re.ASCII)
 
 
@@ -102,10 +103,13 @@ def ticks_of_text(text: str) -> int:
 
 def stamp_of_text(text: str) -> int:
     """The time and the kind that a text gives. Raises ValueError."""
-    if len(text) == _EXPORTED_CHARS and text[-1] == "Z" and text[19] == "." and (digits := text[20:-1]).isdecimal():
-        # Nearly always, as exports write it.
-        if text.isascii() and (second := _stamp_of_second(text[:19])) is not None:
-            return second + int(digits)
+    if len(text) == _EXPORTED_CHARS and text[19] == "." and text[27] == "Z" and text.isascii():
+        # Nearly always, as exports write it: `_STAMP` with all digits, in UTC.
+        digits = text[17:19] + text[20:27]
+        if digits.isdecimal() and (ticks := int(digits)) < _TICKS_PER_MINUTE:
+            minute = _stamp_of_minute(text[:17])
+            if minute is not None:
+                return minute + ticks
     found = _STAMP.fullmatch(text)
     if found is None:
         raise ValueError(f"is {text[:40]!r}, not a time such as {EXAMPLE}")
@@ -134,10 +138,10 @@ def _text_of_seconds(seconds: int) -> str:
 
 
 @lru_cache(_SECONDS_CACHED)
-def _stamp_of_second(text: str) -> int | None:
-    """The stamp of a second in UTC; None leaves it to the general way."""
+def _stamp_of_minute(text: str) -> int | None:
+    """The stamp of `2026-11-15T06:00:` in UTC; None leaves it to the general way."""
     try:
-        return stamp_of_text(text + "Z") if text[10] == "T" else None
+        return stamp_of_text(f"{text}00Z")
     except ValueError:
         return None
 
