@@ -16,7 +16,7 @@ for reading: there every JSON body is a `body`, and its spacing and the form of 
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring as quoted
@@ -24,6 +24,7 @@ from operator import eq
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
 import msgspec.json
 
 from penstock.cloudevents import Incoming
@@ -376,3 +377,40 @@ def _stamp(members: Mapping[str, Any]) -> int:
         return stamp_of_text(text)
     except ValueError as error:
         raise BadEvent(name, str(error)) from None
+
+
+# --- many at once ---------------------------------------------------------------------------------------------
+
+ID_CHARS: Final = 36
+ID_DASHES: Final = (8, 13, 18, 23)
+_TEXT_KINDS: Final = frozenset((str, type(None), msgspec.UnsetType))
+
+
+class NotPlain(Exception):
+    """Rows that have to be read one by one."""
+
+
+def check_kinds(values: Iterable[Any]) -> None:
+    """Raise NotPlain if there is anything but texts and missing ones: an empty number is not missing."""
+    if not _TEXT_KINDS.issuperset(map(type, values)):
+        raise NotPlain
+
+
+def plain_ids(texts: Sequence[Any]) -> list[bytes]:
+    """The ids that texts are; a new one where there is none."""
+    check_kinds(texts)
+    if not all(texts):
+        return [plain_ids([text])[0] if text else random_id() for text in texts]
+    try:
+        joined = "".join(texts)
+        if set(map(len, texts)) != {ID_CHARS} or joined.count("-") != len(ID_DASHES) * len(texts):
+            raise NotPlain
+        if any(joined[at::ID_CHARS] != "-" * len(texts) for at in ID_DASHES):
+            raise NotPlain
+        raw = bytes.fromhex(joined.replace("-", ""))
+    except (TypeError, ValueError):
+        raise NotPlain from None
+    # Spaces between the digits are nothing to `fromhex`.
+    if len(raw) != 16 * len(texts):
+        raise NotPlain
+    return [raw[at : at + 16] for at in range(0, len(raw), 16)]

@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.cloudevents import Incoming
-from penstock.event_json import Defaults, json_lines
+from penstock.event_json import Defaults, NotPlain, json_lines, plain_ids
 from penstock.interchange import formats, parquet_format
-from penstock.interchange.blocks import Block, NotPlain, batches, block_of, plain_ids
+from penstock.interchange.blocks import Block, batches, block_of
 from penstock.interchange.formats import Flaw, csv_blocks, from_json_lines, json_blocks
 from penstock.interchange.parquet_format import parquet_blocks
 from penstock.model import Event, NewEvent, stamp_of

@@ -9,27 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from msgspec import UnsetType
-
 from penstock.cloudevents import Incoming
-from penstock.event_json import NAME_CHECKS, Defaults, size_of
+from penstock.event_json import NAME_CHECKS, Defaults, NotPlain, check_kinds, plain_ids, size_of
 from penstock.model import ANY, Append, NewEvent, now_ticks, stamp_of
 from penstock.model.chunks import chunked
 from penstock.model.columns import columns_of_one, columns_of_parts
-from penstock.model.events import random_id
 from penstock.model.times import stamp_of_text
 from penstock.store.contract import LOG_CONTEXT
 
 ROWS_MAX: Final = 1000
 ROWS_BYTES_MAX: Final = 1 << 20
 """Rows of one block that are read one by one, and their bytes."""
-ID_CHARS: Final = 36
-ID_DASHES: Final = (8, 13, 18, 23)
-_TEXT_KINDS: Final = frozenset((str, type(None), UnsetType))
-
-
-class NotPlain(Exception):
-    """Rows that have to be read one by one."""
 
 
 class Block(NamedTuple):
@@ -125,32 +115,6 @@ def _plain_names(names: Sequence[Any], default: str | None, member: str) -> Sequ
     if any(map(NAME_CHECKS[member], distinct)):
         raise NotPlain
     return names
-
-
-def check_kinds(values: Iterable[Any]) -> None:
-    """Raise NotPlain if there is anything but texts and missing ones: an empty number is not missing."""
-    if not _TEXT_KINDS.issuperset(map(type, values)):
-        raise NotPlain
-
-
-def plain_ids(texts: Sequence[Any]) -> list[bytes]:
-    """The ids that texts are; a new one where there is none."""
-    check_kinds(texts)
-    if not all(texts):
-        return [plain_ids([text])[0] if text else random_id() for text in texts]
-    try:
-        joined = "".join(texts)
-        if set(map(len, texts)) != {ID_CHARS} or joined.count("-") != len(ID_DASHES) * len(texts):
-            raise NotPlain
-        if any(joined[at::ID_CHARS] != "-" * len(texts) for at in ID_DASHES):
-            raise NotPlain
-        raw = bytes.fromhex(joined.replace("-", ""))
-    except (TypeError, ValueError):
-        raise NotPlain from None
-    # Spaces between the digits are nothing to `fromhex`.
-    if len(raw) != 16 * len(texts):
-        raise NotPlain
-    return [raw[at : at + 16] for at in range(0, len(raw), 16)]
 
 
 def plain_stamps(texts: Iterable[Any]) -> list[int]:

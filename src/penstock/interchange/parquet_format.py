@@ -19,9 +19,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.cloudevents import Incoming
-from penstock.event_json import ALIASES, NAME_CHECKS, PLACES, BadEvent, Defaults, compact_json, event_of
+from penstock.event_json import (
+    ALIASES,
+    NAME_CHECKS,
+    PLACES,
+    BadEvent,
+    Defaults,
+    NotPlain,
+    check_kinds,
+    compact_json,
+    event_of,
+)
 from penstock.history.columns import TABLE, between, stored_columns, table_batch
-from penstock.interchange.blocks import Block, NotPlain, block_of, check_kinds, plain_block
+from penstock.interchange.blocks import Block, block_of, plain_block
 from penstock.interchange.formats import Flaw
 from penstock.model import EventFilter
 from penstock.model.times import (
