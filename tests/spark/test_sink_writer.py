@@ -347,7 +347,7 @@ def test_what_a_task_holds_is_bounded_by_its_memory(monkeypatch: pytest.MonkeyPa
 
 
 ID = "6f1f0e0c-5b0a-4f39-9a6c-3d0f4d1d8a11"
-CELLS = {
+CELLS: dict[str, list[Any]] = {
     "context": ["shop", "shop", "crm", "", None, "remits"],
     "stream": ["s", "s", "t", "", None, "s" * 600],
     "type": ["T", "T", "Ü", "", None, "a\0"],
