@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -343,19 +344,27 @@ def test_an_export_of_another_store_is_not_gone_on_with(served: Server, few: int
         export_events(served.url, str(path), Format.JSONL, Selection("few"), lambda *_: None)
 
 
-def test_a_history_that_is_sealed_meanwhile_is_exported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Format.JSONL, Format.PARQUET])
+def test_a_history_that_is_sealed_meanwhile_is_exported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Format
+) -> None:
     """Sealing merges records: one that holds where a page begins may hold what the page before had too."""
     with server(tmp_path / "data", seal=False) as own, penstock.connect(own.url) as client:
         client.append_many(("shop", "s", [penstock.event("T", number)]) for number in range(5000))
     monkeypatch.setattr("penstock.history.source.STEP_EVENTS_MAX", 1000)
     history = open_history(store_url(tmp_path / "data"))
     with closing(history):
-        found = pages(history, Selection(), 1, 5000)
-        positions = [event.position for event in next(found)[0]]
+        found = pages(history, kind, Selection(), 1, 5000)
+        positions = positions_of(next(found)[0])
         with server(tmp_path / "data") as own, penstock.connect(own.url) as client:
             until(lambda: client.stats().sealed > 4000)
-        positions += [event.position for events, _ in found for event in events]
+        positions += [position for events, _ in found for position in positions_of(events)]
     assert positions == list(range(1, 5001))
+
+
+def positions_of(events: Any) -> list[int]:
+    """Of a list of events, or of a batch of Arrow's."""
+    return [event.position for event in events] if isinstance(events, list) else events["position"].to_pylist()
 
 
 def test_a_store_on_postgresql_is_exported_and_filled_without_a_server(schemas: Schemas, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -16,7 +17,7 @@ import pytest
 import penstock
 from penstock.event_json import Defaults
 from penstock.interchange.formats import FileRefused, Format
-from penstock.interchange.importer import Source, import_file, rehearsed, survey
+from penstock.interchange.importer import Source, Spool, import_file, rehearsed, survey
 from penstock.model import Event, NewEvent
 from penstock.model.times import KIND_LOCAL, KIND_UTC, stamp_of
 from penstock.testing import Server, server
@@ -273,6 +274,35 @@ def test_of_many_files_only_what_is_said_of_them_is_kept(served: Server, tmp_pat
     found = survey(Source("a", path, Format.JSONL, Defaults("shop")), "", lambda _: None)
     assert any(found.largest)
     assert not rehearsed(found, served.url).largest
+
+
+@pytest.mark.parametrize("room", [1 << 20, 300, 0])
+def test_a_spool_without_room_only_costs_time(
+    served: Server, context: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr("penstock.interchange.importer.SPOOL_BYTES_MAX", room)
+    monkeypatch.setattr("penstock.interchange.importer.BATCH_EVENTS_MAX", 2)
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"stream":"s{at % 2}","type":"T","body":{at}}}\n' for at in range(7)))
+    with closing(Spool()) as spool:
+        found = survey(Source("a", path, Format.JSONL, Defaults(context)), "", lambda _: None, spool)
+        assert (found.kept is not None) == (room == 1 << 20)
+        assert [import_file(found, served.url, lambda _: None, spool) for _ in range(2)] == [7, 0]
+    assert [row[-1] for row in history(served.url, context)] == [b"%d" % at for at in range(7)]
+
+
+def test_a_full_disk_for_temporary_files_only_costs_time(context: str, served: Server, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"stream":"s","type":"T","body":{at}}}\n' for at in range(5000)))
+
+    def tiny() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+
+    command = [*PENSTOCK, "import", str(path), "--context", context]
+    env = variables(served.url)
+    done = subprocess.run(command, env=env, capture_output=True, preexec_fn=tiny, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(history(served.url, context)) == 5000
 
 
 def test_a_wrong_address_is_told_before_anything_is_read(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.interchange.formats import csv_header, to_cloud_lines, to_csv, to_json_lines
-from penstock.interchange.parquet_format import ParquetEvents
+from penstock.event_json import json_lines
+from penstock.interchange.formats import csv_header, to_cloud_lines, to_csv
 from penstock.model import Event, new_event, now_ticks
 from tests.hostile.mutations import (
     CHANGES,
@@ -31,6 +31,7 @@ from tests.hostile.mutations import (
     spoilt,
 )
 from tests.hostile.support import Tally, ended, some, untouched
+from tests.interchange.files import write_parquet
 
 BODIES = (b'{"a":[1,{"b":null}],"c":"\xc3\xbc"}', b"\xff\xfe", b'plain, "text"\r\n', b"", b"1")
 
@@ -47,14 +48,12 @@ def events() -> list[Event]:
 
 def parquet() -> bytes:
     file = io.BytesIO()
-    writer = ParquetEvents(file)
-    writer.write(events())
-    writer.close()
+    write_parquet(file, events())
     return file.getvalue()
 
 
 FILES = {
-    "jsonl": to_json_lines(events()),
+    "jsonl": json_lines(events()),
     "csv": csv_header() + to_csv(events()),
     "cloudevents": to_cloud_lines(events()),
     "parquet": parquet(),

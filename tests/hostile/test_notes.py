@@ -57,8 +57,11 @@ def interrupted() -> Iterator[None]:
     """Ctrl-C comes when half of the events are written."""
     write = FileTarget.write
 
-    def half(self: FileTarget, events: Any, following: int) -> None:
-        write(self, events[: EVENTS // 2], events[EVENTS // 2].position)
+    def half(self: FileTarget, events: Any, _following: int) -> None:
+        at = EVENTS // 2
+        # A list of events, or a batch of Arrow's.
+        following = events[at].position if isinstance(events, list) else events["position"][at].as_py()
+        write(self, events[:at], following)
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:

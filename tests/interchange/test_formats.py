@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cloudevents import Incoming
-from penstock.event_json import Defaults, id_of
+from penstock.event_json import Defaults, id_of, json_lines
 from penstock.interchange.formats import (
     FileRefused,
     Flaw,
@@ -26,9 +26,8 @@ from penstock.interchange.formats import (
     from_json_lines,
     to_cloud_lines,
     to_csv,
-    to_json_lines,
 )
-from penstock.interchange.parquet_format import ParquetEvents, from_parquet
+from penstock.interchange.parquet_format import from_parquet
 from penstock.model import Event, NewEvent
 from penstock.model.times import (
     KIND_LOCAL,
@@ -39,6 +38,7 @@ from penstock.model.times import (
     stamp_of_text,
     text_of_stamp,
 )
+from tests.interchange.files import write_parquet
 
 NOTHING = Defaults()
 UNICODE = st.characters(codec="utf-8", exclude_characters="\0")
@@ -80,7 +80,7 @@ def rows(found: Sequence[Event]) -> list[Incoming]:
 
 @given(AWKWARD)
 def test_json_lines_come_back_as_they_were(found: list[Event]) -> None:
-    written = to_json_lines(found)
+    written = json_lines(found)
     assert written.count(b"\n") == len(found)
     assert list(from_json_lines(io.BytesIO(written), NOTHING)) == rows(found)
 
@@ -107,9 +107,7 @@ def test_parquet_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, 
 
 def parquet(path: Path, found: Sequence[Event]) -> None:
     with path.open("wb") as file:
-        written = ParquetEvents(file)
-        written.write(found)
-        written.close()
+        write_parquet(file, found)
 
 
 @given(st.builds(stamp_of, TICKS, st.sampled_from([KIND_UTC, KIND_UNSPECIFIED, KIND_LOCAL])))

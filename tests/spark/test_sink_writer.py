@@ -15,9 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidRequest, LimitExceeded, PenstockError, StageLost, StoreInUse
+from penstock.event_json import NotPlain
 from penstock.spark import sink, stages
 from penstock.spark.body_schema import schema_of
 from penstock.spark.sink import PenstockStreamWriter, PenstockWriter, WriteOptions
@@ -341,6 +344,61 @@ def test_what_a_task_holds_is_bounded_by_its_memory(monkeypatch: pytest.MonkeyPa
     assert list(units.add(table(["{}"] * 99).set_column(1, "stream", pa.array(names)))) == []
     assert len(list(units.add(table(["{}"])))) == 100
     assert list(units.flush()) == []
+
+
+ID = "6f1f0e0c-5b0a-4f39-9a6c-3d0f4d1d8a11"
+CELLS: dict[str, list[Any]] = {
+    "context": ["shop", "shop", "crm", "", None, "remits"],
+    "stream": ["s", "s", "t", "", None, "s" * 600],
+    "type": ["T", "T", "Ü", "", None, "a\0"],
+    "body": [b"", b"{}", b"\xff", None, b"x" * 90],
+    "text": ["", "{}", "ü", None],
+    "headers": [None, "", "h", "ü"],
+    "event_id": [ID, ID, ID.upper(), "", "x"],
+    "ticks": [TICKS, TICKS, 0, -1, 1 << 62],
+    "expected_version": [None, None, None, -1, 1, 2, 0],
+    "order": [1.5, 1.5, -0.0, 2.0, float("nan"), None],
+}
+KINDS = {"body": pa.binary(), "ticks": pa.int64(), "expected_version": pa.int64(), "order": pa.float64()}
+
+
+@given(
+    st.data(), st.sampled_from([None, "order"]), st.lists(st.sampled_from(["body", "text"]), min_size=1, unique=True)
+)
+def test_rows_are_staged_alike_many_at_a_time_and_one_by_one(
+    data: st.DataObject, order_by: str | None, content: list[str]
+) -> None:
+    names = [name for name in CELLS if name not in ("body", "text") or name in content]
+    rare = data.draw(st.integers(0, 3))
+    # Most values are the first one, so that most batches have few bad rows, or none.
+    batches = [
+        pa.RecordBatch.from_pydict(
+            {
+                name: pa.array(
+                    [data.draw(st.sampled_from(CELLS[name])) if rare == 3 else CELLS[name][0] for _ in range(3)],
+                    KINDS.get(name, pa.string()),
+                )
+                if data.draw(st.integers(0, 4))
+                else pa.array(data.draw(st.permutations(CELLS[name]))[:3], KINDS.get(name, pa.string()))
+                for name in names
+            }
+        )
+        for _ in range(2)
+    ]
+
+    def staged() -> tuple[list[Any], list[Any]]:
+        bad: list[Any] = []
+        units = sink.UnitBuilder(order_by, lambda row: bad.append(repr(row)), 64)
+        found = [unit for batch in batches for unit in units.add(batch)]
+        return [*found, *units.flush()], bad
+
+    def refuse(*_: object) -> None:
+        raise NotPlain
+
+    quick = staged()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sink.UnitBuilder, "_plain_rows", refuse)
+        assert staged() == quick
 
 
 # -- owners

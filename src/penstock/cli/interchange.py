@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -31,7 +31,7 @@ from penstock.errors import CannotConnect, PenstockError
 from penstock.event_json import Defaults
 from penstock.interchange.exporter import POSITION_MAX, Selection, export_events
 from penstock.interchange.formats import STANDARD, FileRefused, Format, format_of, named_errors
-from penstock.interchange.importer import Source, Survey, import_file, rehearsed, survey
+from penstock.interchange.importer import Source, Spool, Survey, import_file, rehearsed, survey
 from penstock.interchange.replay import Replay, ReplayRequest, open_replay
 from penstock.interchange.replay_targets import IntoStreams, ThroughQueue
 from penstock.model import check_context, check_stream, check_type, ticks_of_datetime
@@ -86,20 +86,26 @@ def import_command(
             # Report a wrong address now, not after all files are read.
             transport_to(address)
         sources = [spools.enter_context(_source(file, format, defaults)) for file in files]
+        spool = None if address is None else spools.enter_context(closing(_spool()))
         surveys: list[Survey] = []
         for source in sources:
             with progress_bar(f"checking {source.path.name}") as bar:
-                found = survey(source, name, partial(bar, total=None))
+                found = survey(source, name, partial(bar, total=None), spool)
             # The server checks it too: nothing is sent before all files are sound.
             surveys.append(rehearsed(found, address))
         for found in surveys:
-            new = None if address is None else _import(found, address)
+            new = None if address is None else _import(found, address, spool)
             if as_json:
                 counts = {"events": found.events} if new is None else {"events": found.events, "new_events": new}
                 print_lines([{"file": found.source.name, "format": found.source.format.value, **counts}])
             else:
                 print_line(f"{found.source.name}: {counted(found.events, 'event')}{_import_result(found, new)}")
             sys.stdout.flush()
+
+
+def _spool() -> Spool:
+    with named_errors("$TMPDIR"):
+        return Spool()
 
 
 @contextmanager
@@ -126,7 +132,7 @@ def _source(file: str, format: Format | None, defaults: Defaults) -> Iterator[So
         yield Source(name, Path(spool.name), kind, defaults)
 
 
-def _import(found: Survey, address: str) -> int:
+def _import(found: Survey, address: str, spool: Spool | None) -> int:
     """Import a file, and return the number of new events. An error says how much is imported."""
     written = 0
 
@@ -141,7 +147,7 @@ def _import(found: Survey, address: str) -> int:
 
     try:
         with progress_bar(f"importing {found.source.path.name}") as bar:
-            return import_file(found, address, progress)
+            return import_file(found, address, progress, spool)
     except KeyboardInterrupt:
         stop_command(f"interrupted: {so_far()}", INTERRUPTED)
     except PenstockError as error:

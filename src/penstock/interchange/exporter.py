@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from penstock.event_json import json_lines
 from penstock.files import (
     atomic_write,
     is_replaceable,
@@ -39,16 +40,18 @@ from penstock.interchange.formats import (
     refusing,
     to_cloud_lines,
     to_csv,
-    to_json_lines,
 )
 from penstock.model import Event, EventFilter
 from penstock.model.times import ticks_of
+from penstock.store.record import Record
 from penstock.terminal import escape_document
 
 if TYPE_CHECKING:
     # Other formats need no pyarrow.
     from penstock.interchange.parquet_format import ParquetEvents
 
+Events = Any
+"""A list of events; for Parquet, a batch of Arrow's."""
 Progressed = Callable[[int, int, int], object]
 """Called with the positions done, all positions, and the events written."""
 POSITION_MAX: Final = (1 << 63) - 1
@@ -145,7 +148,7 @@ def export_events(
             state = target.state
             fixed = replace(selection, since=state.bounds.since, until=state.bounds.until)
             resumed, first, last = state.events, selection.first, state.bounds.last
-            for events, following in pages(history, fixed, max(state.next, fixed.begin_in(history)), last):
+            for events, following in pages(history, kind, fixed, max(state.next, fixed.begin_in(history)), last):
                 target.write(events, following)
                 progressed(min(following - 1, last) - first + 1, max(0, last - first + 1), state.events)
             target.finish()
@@ -164,24 +167,38 @@ def _open_target(
     return FileTarget(os.path.realpath(path), kind, identity, bounds, restart=restart)
 
 
-def pages(history: History, selection: Selection, begin: int, last: int) -> Iterator[tuple[list[Event], int]]:
+def pages(history: History, kind: Format, selection: Selection, begin: int, last: int) -> Iterator[tuple[Events, int]]:
     """Selected events from one position to another, a few at a time, each with the position to continue from."""
     if begin > last:
         return
     passing = EventFilter(selection.context, selection.filter, selection.types)
+    read = _read_batch if kind is Format.PARQUET else _read_events
     for records in history.records(passing, begin, last + 1):
-        events = [
-            event
-            for record in records
-            for event in record.events(passing, begin, last)
-            if selection.includes_time(event)
-        ]
-        # A page of small events has very many. If the disk is full, one write is lost.
-        for at in range(0, len(events) - STEP_EVENTS, STEP_EVENTS):
-            yield events[at : at + STEP_EVENTS], events[at + STEP_EVENTS].position
-        done = (len(events) - 1) // STEP_EVENTS * STEP_EVENTS if events else 0
+        events, positions = read(records, passing, begin, last, selection)
         begin = records[-1].last + 1
-        yield events[done:], begin
+        # A page of small events has very many. If the disk is full, one write is lost.
+        for at, following in enumerate((*positions, begin)):
+            yield events[at * STEP_EVENTS : (at + 1) * STEP_EVENTS], following
+
+
+def _read_events(
+    records: Sequence[Record], passing: EventFilter, begin: int, last: int, selection: Selection
+) -> tuple[Sequence[Event], list[int]]:
+    """Selected events, and the positions of those that begin another write."""
+    events = [event for record in records for event in record.events(passing, begin, last)]
+    if selection.since is not None or selection.until is not None:
+        events = list(filter(selection.includes_time, events))
+    return events, [event.position for event in events[STEP_EVENTS::STEP_EVENTS]]
+
+
+def _read_batch(
+    records: Sequence[Record], passing: EventFilter, begin: int, last: int, selection: Selection
+) -> tuple[Any, list[int]]:
+    """The same as columns of Arrow's."""
+    from penstock.interchange.parquet_format import batch_of_records  # noqa: PLC0415
+
+    batch = batch_of_records(records, passing, begin, last, selection.since, selection.until)
+    return batch, batch["position"].to_numpy()[STEP_EVENTS::STEP_EVENTS].tolist()
 
 
 # --- targets --------------------------------------------------------------------------------------------------
@@ -195,7 +212,7 @@ class _Target:
         self.kind = kind
         self.state = ExportState(0, 0, 0, bounds)
 
-    def encoded(self, events: Sequence[Event]) -> bytes:
+    def encoded(self, events: Events) -> bytes:
         """Raises FileRefused, which names the first event that the format cannot hold."""
         try:
             return _encoder(self.kind)(events)
@@ -212,12 +229,12 @@ def _head(kind: Format) -> bytes:
     return csv_header() if kind is Format.CSV else b""
 
 
-def _encoder(kind: Format) -> Callable[[Sequence[Event]], bytes]:
+def _encoder(kind: Format) -> Callable[[Events], bytes]:
     if kind is Format.PARQUET:
         from penstock.interchange.parquet_format import to_stream  # noqa: PLC0415
 
         return to_stream
-    return {Format.JSONL: to_json_lines, Format.CLOUDEVENTS: to_cloud_lines, Format.CSV: to_csv}[kind]
+    return {Format.JSONL: json_lines, Format.CLOUDEVENTS: to_cloud_lines, Format.CSV: to_csv}[kind]
 
 
 class FileTarget(_Target):
@@ -262,7 +279,7 @@ class FileTarget(_Target):
             raise FileRefused(self.name, reason)
         return noted
 
-    def write(self, events: Sequence[Event], following: int) -> None:
+    def write(self, events: Events, following: int) -> None:
         """Add events; `following` is the position after them."""
         self._append(self.encoded(events))
         self.state.next, self.state.events = following, self.state.events + len(events)
@@ -335,7 +352,7 @@ class PipeTarget(_Target):
         else:
             self._send(_head(kind))
 
-    def write(self, events: Sequence[Event], following: int) -> None:
+    def write(self, events: Events, following: int) -> None:
         if self._parquet is not None:
             with named_errors(self._name):
                 self._parquet.write(events)

@@ -18,24 +18,46 @@ from pathlib import Path, PurePath
 from threading import Lock
 from typing import IO, Any, Final
 
+import msgspec.json
+from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
+
 from penstock import cloudevents
 from penstock.cloudevents import Incoming, NotACloudEvent
 from penstock.errors import PenstockError
 from penstock.event_json import (
     ALIASES,
+    ESCAPED_QUOTE,
+    NAME_CHECKS,
+    NOT_PLAIN,
     PLACES,
     BadEvent,
     Defaults,
+    NotPlain,
     checked,
     compact_json,
     decode_base64,
     decoder,
+    encode_plain,
+    encode_plain_lines,
     event_of,
-    json_line,
+    is_shallow,
+    plain_float,
+    text_of_recorded,
+)
+from penstock.interchange.blocks import (
+    ROWS_BYTES_MAX,
+    ROWS_MAX,
+    Block,
+    block_of,
+    blocks_of_rows,
+    plain_block,
+    plain_stamps,
 )
 from penstock.model import Event
+from penstock.model.chunks import chunked
 from penstock.model.events import compact
-from penstock.model.times import stamp_of, text_of_stamp
+from penstock.model.times import text_of_stamp
 
 STANDARD: Final = "-"
 """In place of a path: standard input or output."""
@@ -132,11 +154,9 @@ def named_errors(name: str | None) -> Iterator[None]:
 
 LINE_BYTES_MAX: Final = 64 << 20
 """Bytes of one line: more than any event needs."""
+READ_BYTES: Final = 64 << 10
+"""Bytes of a file that become one block, and the rest of their last line."""
 BOM: Final = b"\xef\xbb\xbf"
-
-
-def to_json_lines(events: Sequence[Event]) -> bytes:
-    return b"".join(map(json_line, events))
 
 
 def to_cloud_lines(events: Sequence[Event]) -> bytes:
@@ -188,43 +208,169 @@ def _cloud_event(members: dict[str, Any], defaults: Defaults) -> Incoming:
     return cloudevents.from_structured(members, context=context, stream=stream)
 
 
+class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A plain line. What is missing is UNSET, so that the same members are encoded again."""
+
+    context: str | UnsetType | None = UNSET
+    stream: str | UnsetType | None = UNSET
+    type: str | UnsetType | None = UNSET
+    id: str | UnsetType | None = UNSET
+    event_id: str | UnsetType | None = UNSET
+    time: str | UnsetType | None = UNSET
+    timestamp: str | UnsetType | None = UNSET
+    headers: dict[str, Any] | str | UnsetType | None = UNSET
+    body: Any = UNSET
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+    position: int | UnsetType = UNSET
+    sequence: int | UnsetType = UNSET
+    recorded: str | UnsetType = UNSET
+    recorded_at: str | UnsetType = UNSET
+    commit: str | UnsetType = UNSET
+
+
+_decode_line: Final = msgspec.json.Decoder(_Line, float_hook=plain_float).decode
+
+
+def json_blocks(file: IO[bytes], defaults: Defaults) -> Iterator[Block]:
+    """The events of `from_json_lines`, many at a time. Raises Flaw."""
+    number = 0
+    while lines := _some_lines(file):
+        if not number:
+            lines[0] = lines[0].removeprefix(BOM)
+        try:
+            yield _plain_lines(lines, defaults)
+        except NotPlain:
+            yield from _blocks_one_by_one(lines, number, defaults)
+        number += len(lines)
+
+
+def _some_lines(file: IO[bytes]) -> list[bytes]:
+    """The next lines, without their ends. Only the last one can be too long, and it is not read further."""
+    data = file.read(READ_BYTES)
+    if data and data[-1:] != b"\n":
+        data += file.readline(LINE_BYTES_MAX + 1)
+    return data.removesuffix(b"\n").split(b"\n") if data else []
+
+
+def cloud_blocks(file: IO[bytes], defaults: Defaults) -> Iterator[Block]:
+    return blocks_of_rows(from_cloud_lines(file, defaults))
+
+
+def _blocks_one_by_one(lines: list[bytes], number: int, defaults: Defaults) -> Iterator[Block]:
+    rows: list[Incoming] = []
+    for line in lines:
+        number += 1
+        try:
+            rows += _plain_lines([line], defaults).rows()
+        except NotPlain:
+            if (row := _from_line(number, line, lambda members: event_of(members, defaults))) is not None:
+                rows.append(row)
+    if rows:
+        yield block_of(rows)
+
+
+def _plain_lines(lines: list[bytes], defaults: Defaults) -> Block:
+    """A block of lines. Raises NotPlain if one is perhaps no event, or not an event of the same bytes."""
+    whole = b"".join(lines)
+    if ESCAPED_QUOTE in whole or max(map(len, lines)) > LINE_BYTES_MAX or not all(map(is_shallow, lines)):
+        raise NotPlain
+    try:
+        rows = list(map(_decode_line, lines))
+        if encode_plain_lines(rows).count(b'"') != whole.count(b'"'):
+            raise NotPlain
+        contexts, streams, types, ids, event_ids, times, timestamps, headers, *bodies, _, _, _, _, _ = zip(
+            *map(astuple, rows), strict=True
+        )
+        return plain_block(
+            defaults,
+            (contexts, streams, types),
+            _either(ids, event_ids),
+            plain_stamps(_either(times, timestamps)),
+            _plain_headers(headers),
+            _plain_bodies(*bodies),
+        )
+    except (*NOT_PLAIN, BadEvent):
+        raise NotPlain from None
+
+
+def _either(ones: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
+    """Of two names of a member, the first that is there and not empty."""
+    return ones if not any(others) else [one or other for one, other in zip(ones, others, strict=True)]
+
+
+def _plain_headers(headers: Sequence[Any]) -> Sequence[str]:
+    kinds = set(map(type, headers))
+    if kinds == {dict}:
+        return encode_plain_lines(headers).decode()[:-1].split("\n")
+    if dict not in kinds:
+        return [text or "" for text in headers]
+    return [encode_plain(value).decode() if type(value) is dict else value or "" for value in headers]
+
+
+def _plain_bodies(values: Sequence[Any], texts: Sequence[Any], encoded: Sequence[Any]) -> Sequence[bytes]:
+    if texts.count(UNSET) == encoded.count(UNSET) == len(values) and UNSET not in values:
+        return encode_plain_lines(values)[:-1].split(b"\n")
+    return list(map(_plain_body, values, texts, encoded))
+
+
+def _plain_body(value: Any, text: Any, encoded: Any) -> bytes:
+    given = [each for each in (value, text, encoded) if each is not UNSET]
+    if len(given) > 1:
+        raise NotPlain
+    if value is not UNSET:
+        return encode_plain(value)
+    if text is not UNSET:
+        return str(text).encode()
+    return decode_base64("base64", encoded) if given else b""
+
+
 def _from_lines(file: IO[bytes], convert: Callable[[dict[str, Any]], Incoming]) -> Iterator[Incoming]:
-    for number, line in decoded_lines(file):
-        text = line.rstrip("\r\n")
-        if not text or text.isspace():
-            continue
-        try:
-            members = decoder.decode(text)
-        except JSONDecodeError as error:
-            reason = error.msg[:1].lower() + error.msg[1:]
-            raise Flaw(f"line {number}, column {error.pos + 1}", reason) from None
-        except (ValueError, RecursionError) as error:
-            raise Flaw(f"line {number}, column 1", str(error)) from None
-        if not isinstance(members, dict):
-            raise Flaw(f"line {number}, column 1", "it is no JSON object")
-        try:
-            yield convert(members)
-        except (BadEvent, NotACloudEvent) as error:
-            member = error.member if isinstance(error, BadEvent) else error.attribute
-            place = f"line {number}, column {column_of(text, member) + 1}"
-            raise Flaw(place, f"{member!r} {error.reason}") from None
+    for number, line in _numbered_lines(file):
+        row = _from_line(number, line, convert)
+        if row is not None:
+            yield row
 
 
-def decoded_lines(file: IO[bytes]) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers and ends. Raises Flaw if one is too long or not UTF-8."""
+def _from_line(number: int, line: bytes, convert: Callable[[dict[str, Any]], Incoming]) -> Incoming | None:
+    """The event of a line; None if there is nothing in it."""
+    text = _decoded_line(number, line).rstrip("\r\n")
+    if not text or text.isspace():
+        return None
+    try:
+        members = decoder.decode(text)
+    except JSONDecodeError as error:
+        reason = error.msg[:1].lower() + error.msg[1:]
+        raise Flaw(f"line {number}, column {error.pos + 1}", reason) from None
+    except (ValueError, RecursionError) as error:
+        raise Flaw(f"line {number}, column 1", str(error)) from None
+    if not isinstance(members, dict):
+        raise Flaw(f"line {number}, column 1", "it is no JSON object")
+    try:
+        return convert(members)
+    except (BadEvent, NotACloudEvent) as error:
+        member = error.member if isinstance(error, BadEvent) else error.attribute
+        place = f"line {number}, column {column_of(text, member) + 1}"
+        raise Flaw(place, f"{member!r} {error.reason}") from None
+
+
+def _numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Lines with their numbers and ends; of too long a line, more than it may have."""
     number = 0
     while line := file.readline(LINE_BYTES_MAX + 1):
         number += 1
-        if len(line) > LINE_BYTES_MAX:
-            raise Flaw(f"line {number}, column 1", f"a line has more than {LINE_BYTES_MAX} bytes")
-        if number == 1:
-            line = line.removeprefix(BOM)
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            column = len(line[: error.start].decode()) + 1
-            raise Flaw(f"line {number}, column {column}", "it is not UTF-8") from None
-        yield number, text
+        yield number, line.removeprefix(BOM) if number == 1 else line
+
+
+def _decoded_line(number: int, line: bytes) -> str:
+    """Raises Flaw if a line is too long or not UTF-8."""
+    if len(line) > LINE_BYTES_MAX:
+        raise Flaw(f"line {number}, column 1", f"a line has more than {LINE_BYTES_MAX} bytes")
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        column = len(line[: error.start].decode()) + 1
+        raise Flaw(f"line {number}, column {column}", "it is not UTF-8") from None
 
 
 def column_of(text: str, member: str) -> int:
@@ -279,7 +425,7 @@ def _write_rows(rows: Iterable[tuple[object, ...]]) -> bytes:
 
 def _csv_row(event: Event) -> tuple[object, ...]:
     place = event.position, event.sequence, event.context, event.stream, event.type, event.id_text
-    times = text_of_stamp(event.stamp), text_of_stamp(stamp_of(event.recorded))
+    times = text_of_stamp(event.stamp), text_of_recorded(event.recorded)
     try:
         return *place, *times, event.headers or "", TEXT, event.body.decode()
     except UnicodeDecodeError:
@@ -287,6 +433,11 @@ def _csv_row(event: Event) -> tuple[object, ...]:
 
 
 def from_csv(file: IO[bytes], defaults: Defaults) -> Iterator[Incoming]:
+    """Raises Flaw."""
+    return (row for block in csv_blocks(file, defaults) for row in block.rows())
+
+
+def csv_blocks(file: IO[bytes], defaults: Defaults) -> Iterator[Block]:
     """Raises Flaw."""
     rows = _read_rows(file)
     number, names = next(rows, (1, []))
@@ -299,16 +450,59 @@ def from_csv(file: IO[bytes], defaults: Defaults) -> Iterator[Incoming]:
         if name not in _KNOWN_COLUMNS and "body" in names:
             known = f"{name!r} is no column of events; what is known: {', '.join(CSV_COLUMNS)}"
             raise Flaw(f"line {number}, column {at}", known)
-    for number, row in rows:
-        if len(row) != len(names):
-            place = f"line {number}, column {min(len(row), len(names)) + 1}"
-            raise Flaw(place, f"there are {len(row)} columns, and {len(names)} in the header row")
-        members = dict(zip(names, row, strict=True))
+    for some in chunked(_with_flaw(rows), _size_of_row, ROWS_BYTES_MAX, ROWS_MAX):
         try:
-            yield event_of(members, defaults, body=_csv_body(members))
-        except BadEvent as error:
-            at = names.index(error.member) + 1 if error.member in names else 1
-            raise Flaw(f"line {number}, column {at}", f"{error.member!r} {error.reason}") from None
+            yield _plain_rows(names, some, defaults)
+        except NotPlain:
+            yield block_of([_csv_event(names, number, row, defaults) for number, row in some])
+
+
+_NumberedRow = tuple[int, list[str] | Flaw]
+
+
+def _with_flaw(rows: Iterator[tuple[int, list[str]]]) -> Iterator[_NumberedRow]:
+    """Rows, and the flaw that ends them as one more: a row before it may have another, which has to come first."""
+    try:
+        yield from rows
+    except Flaw as flaw:
+        yield 0, flaw
+
+
+def _size_of_row(row: _NumberedRow) -> int:
+    return sum(map(len, row[1])) if isinstance(row[1], list) else 0
+
+
+def _csv_event(names: list[str], number: int, row: list[str] | Flaw, defaults: Defaults) -> Incoming:
+    if isinstance(row, Flaw):
+        raise row
+    if len(row) != len(names):
+        place = f"line {number}, column {min(len(row), len(names)) + 1}"
+        raise Flaw(place, f"there are {len(row)} columns, and {len(names)} in the header row")
+    members = dict(zip(names, row, strict=True))
+    try:
+        return event_of(members, defaults, body=_csv_body(members))
+    except BadEvent as error:
+        at = names.index(error.member) + 1 if error.member in names else 1
+        raise Flaw(f"line {number}, column {at}", f"{error.member!r} {error.reason}") from None
+
+
+def _plain_rows(names: list[str], rows: Sequence[_NumberedRow], defaults: Defaults) -> Block:
+    """A block of rows whose bodies are text. Raises NotPlain."""
+    texts = [row for _, row in rows if isinstance(row, list) and len(row) == len(names)]
+    if "body" not in names or len(texts) < len(rows):
+        raise NotPlain
+    missing = ("",) * len(rows)
+    columns = dict(zip(names, zip(*texts, strict=True), strict=True))
+    if not {"", TEXT}.issuperset(columns.get("encoding", missing)):
+        raise NotPlain
+    return plain_block(
+        defaults,
+        [columns.get(name, missing) for name in NAME_CHECKS],
+        _either(columns.get("id", missing), columns.get("event_id", missing)),
+        plain_stamps(_either(columns.get("time", missing), columns.get("timestamp", missing))),
+        columns.get("headers", missing),
+        list(map(str.encode, columns["body"])),
+    )
 
 
 def _read_rows(file: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
@@ -317,7 +511,8 @@ def _read_rows(file: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
 
     def lines() -> Iterator[str]:
         nonlocal length
-        for _, line in decoded_lines(file):
+        for at, raw in _numbered_lines(file):
+            line = _decoded_line(at, raw)
             length += len(line)
             if length > LINE_BYTES_MAX:
                 raise Flaw(f"line {number}, column 1", f"a row has more than {LINE_BYTES_MAX} characters")

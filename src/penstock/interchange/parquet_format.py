@@ -11,6 +11,7 @@ import io
 import math
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -18,11 +19,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.cloudevents import Incoming
-from penstock.event_json import ALIASES, PLACES, BadEvent, Defaults, compact_json, event_of
-from penstock.history.columns import TABLE, batch_of, stored_columns, table_batch
+from penstock.event_json import (
+    ALIASES,
+    NAME_CHECKS,
+    PLACES,
+    BadEvent,
+    Defaults,
+    NotPlain,
+    check_kinds,
+    compact_json,
+    event_of,
+)
+from penstock.history.columns import TABLE, between, stored_columns, table_batch
+from penstock.interchange.blocks import Block, block_of, plain_block
 from penstock.interchange.formats import Flaw
-from penstock.model import Event
-from penstock.model.times import KIND_UTC, UNIX_EPOCH_TICKS, stamp_of_ticks, text_of_stamp
+from penstock.model import EventFilter
+from penstock.model.times import (
+    KIND_LOCAL,
+    KIND_UNSPECIFIED,
+    KIND_UTC,
+    TICKS_BITS,
+    TICKS_MAX,
+    UNIX_EPOCH_TICKS,
+    stamp_of_ticks,
+    text_of_stamp,
+)
+from penstock.store.arrow import KIND, record_batch
+from penstock.store.record import Record
 
 ROW_GROUP_EVENTS_MAX: Final = 65_536
 ROW_GROUP_BYTES_MAX: Final = 32 << 20
@@ -39,7 +62,11 @@ KNOWN: Final = frozenset((*OWN, *ALIASES, *PLACES))
 _PER_UNIT: Final = {"s": (10_000_000, 1), "ms": (10_000, 1), "us": (10, 1), "ns": (1, 100)}
 """Ticks of a unit of time, as a fraction."""
 _COLUMNS: Final = pa.schema([field for field in TABLE if field.name != DERIVED])
-_SCHEMA: Final = _COLUMNS.append(pa.field("kind", pa.int8(), nullable=False))
+_SCHEMA: Final = _COLUMNS.append(KIND)
+_PLAIN: Final = {"ticks": pa.int64(), "kind": pa.int8(), "body": pa.binary()}
+"""Columns of a plain file and their types."""
+_PLAIN_TEXTS: Final = (*NAME_CHECKS, "id", "event_id", "headers")
+_STORED: Final = [*stored_columns(_COLUMNS.names), KIND.name]
 
 # --- out ------------------------------------------------------------------------------------------------------
 
@@ -52,12 +79,8 @@ class ParquetEvents:
         self._waiting: list[Any] = []
         self._rows = self._bytes = 0
 
-    def write(self, events: Sequence[Event]) -> None:
+    def write(self, batch: Any) -> None:
         """Add events. The writer writes them once they fill a row group."""
-        if events:
-            self.add(_batch(events))
-
-    def add(self, batch: Any) -> None:
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -79,18 +102,22 @@ class ParquetEvents:
         self._writer.is_open = False
 
 
-def _batch(events: Sequence[Event]) -> pa.RecordBatch:
-    batch = table_batch(batch_of(events, stored_columns(_COLUMNS.names)), _COLUMNS)
-    kinds = pa.array([event.stamp >> 62 for event in events], pa.int8())
-    return pa.RecordBatch.from_arrays([*batch.columns, kinds], schema=_SCHEMA)
+def batch_of_records(
+    records: Sequence[Record], wanted: EventFilter, first: int, last: int, since: int | None, until: int | None
+) -> pa.RecordBatch:
+    """The wanted events of some records between two positions and two times, in the columns of the file."""
+    batch = record_batch(records, wanted, first=first, last=last, columns=_STORED)
+    batch = between(batch, since, until)
+    return pa.RecordBatch.from_arrays([*table_batch(batch, _COLUMNS).columns, batch[KIND.name]], schema=_SCHEMA)
 
 
+@cache
 def stream_head() -> bytes:
     return _streamed([])
 
 
-def to_stream(events: Sequence[Event]) -> bytes:
-    return _streamed([_batch(events)])[len(stream_head()) :] if events else b""
+def to_stream(batch: pa.RecordBatch) -> bytes:
+    return _streamed([batch])[len(stream_head()) :] if batch.num_rows else b""
 
 
 def _streamed(batches: list[Any]) -> bytes:
@@ -106,7 +133,7 @@ def parquet_of_stream(source: Path, target: IO[bytes]) -> None:
     parquet = ParquetEvents(target)
     try:
         for batch in _streamed_batches(source):
-            parquet.add(batch)
+            parquet.write(batch)
         parquet.close()
     finally:
         parquet.abandon()
@@ -132,25 +159,61 @@ def _streamed_batches(source: Path) -> Iterator[Any]:
 
 def from_parquet(path: Path, defaults: Defaults) -> Iterator[Incoming]:
     """Raises Flaw."""
+    return (row for block in parquet_blocks(path, defaults) for row in block.rows())
+
+
+def parquet_blocks(path: Path, defaults: Defaults) -> Iterator[Block]:
+    """Raises Flaw."""
     number = 0
     try:
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
             for batch in file.iter_batches(READ_ROWS, columns=_columns_to_read(names)):
-                for members in _rows(batch):
-                    number += 1
-                    try:
-                        yield event_of(members, defaults, body=_body(members), stamp=_stamp(members))
-                    except BadEvent as error:
-                        at = names.index(error.member) + 1 if error.member in names else 1
-                        place = f"row {number}, column {at}"
-                        raise Flaw(place, f"{error.member!r} {error.reason}") from None
+                try:
+                    block = _plain_batch(batch, defaults)
+                except NotPlain:
+                    for members in _rows(batch):
+                        number += 1
+                        yield block_of([_row(members, names, number, defaults)])
+                else:
+                    number += batch.num_rows
+                    yield block
     except (FileNotFoundError, Flaw):
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         # Arrow has times and dates that Python lacks, and texts that are not UTF-8.
         place = f"row {number + 1}, column 1" if number else "the file as a whole"
         raise Flaw(place, f"it cannot be read as Parquet: {_sentence(error)}") from None
+
+
+def _row(members: dict[str, Any], names: list[str], number: int, defaults: Defaults) -> Incoming:
+    try:
+        return event_of(members, defaults, body=_body(members), stamp=_stamp(members))
+    except BadEvent as error:
+        at = names.index(error.member) + 1 if error.member in names else 1
+        raise Flaw(f"row {number}, column {at}", f"{error.member!r} {error.reason}") from None
+
+
+def _plain_batch(batch: Any, defaults: Defaults) -> Block:
+    """A block of rows with bodies and exact times, as an export writes them. Raises NotPlain."""
+    fields = {field.name: field.type for field in batch.schema}
+    if any(fields.get(name) != kind or batch[name].null_count for name, kind in _PLAIN.items()) or not batch.num_rows:
+        raise NotPlain
+    ticks, kinds = batch["ticks"].to_numpy(), batch["kind"].to_numpy()
+    if ticks.min() < 0 or ticks.max() > TICKS_MAX or kinds.min() < KIND_UNSPECIFIED or kinds.max() > KIND_LOCAL:
+        raise NotPlain
+    stamps = (kinds.astype("u8") << TICKS_BITS | ticks.astype("u8")).tolist()
+    missing = [None] * batch.num_rows
+    try:
+        texts = {name: batch[name].to_pylist() if name in fields else missing for name in _PLAIN_TEXTS}
+        bodies = batch["body"].to_pylist()
+    except ValueError:
+        raise NotPlain from None
+    for column in texts.values():
+        check_kinds(column)
+    headers = [text or "" for text in texts["headers"]]
+    ids = [one or other for one, other in zip(texts["id"], texts["event_id"], strict=True)]
+    return plain_block(defaults, [texts[name] for name in NAME_CHECKS], ids, stamps, headers, bodies)
 
 
 def _sentence(error: Exception) -> str:

@@ -21,7 +21,8 @@ KIND_LOCAL: Final = 2
 TICKS_PER_SECOND: Final = 10_000_000
 TICKS_PER_MS: Final = 10_000
 TICKS_PER_US: Final = 10
-TICKS_MASK: Final = (1 << 62) - 1
+TICKS_BITS: Final = 62
+TICKS_MASK: Final = (1 << TICKS_BITS) - 1
 TICKS_MAX: Final = 3_155_378_975_999_999_999
 """9999-12-31 23:59:59.9999999, the last tick there is."""
 UNIX_EPOCH_TICKS: Final = 621_355_968_000_000_000
@@ -31,6 +32,8 @@ _YEAR_ONE: Final = datetime(1, 1, 1, tzinfo=UTC)
 _SECONDS_CACHED: Final = 1024
 _KINDS: Final = {"": KIND_UNSPECIFIED, "local": KIND_LOCAL}
 _SUFFIXES: Final = {KIND_UNSPECIFIED: "", KIND_UTC: "Z", KIND_LOCAL: "local"}
+_EXPORTED_CHARS: Final = 28
+_TICKS_PER_MINUTE: Final = 60 * TICKS_PER_SECOND
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|local|[+-]\d\d:\d\d)?", re.ASCII)
 
 
@@ -100,6 +103,13 @@ def ticks_of_text(text: str) -> int:
 
 def stamp_of_text(text: str) -> int:
     """The time and the kind that a text gives. Raises ValueError."""
+    if len(text) == _EXPORTED_CHARS and text[19] == "." and text[27] == "Z" and text.isascii():
+        # Nearly always, as exports write it: `_STAMP` with all digits, in UTC.
+        digits = text[17:19] + text[20:27]
+        if digits.isdecimal() and (ticks := int(digits)) < _TICKS_PER_MINUTE:
+            minute = _stamp_of_minute(text[:17])
+            if minute is not None:
+                return minute + ticks
     found = _STAMP.fullmatch(text)
     if found is None:
         raise ValueError(f"is {text[:40]!r}, not a time such as {EXAMPLE}")
@@ -125,6 +135,15 @@ def stamp_of_ticks(ticks: int, kind: int = KIND_UTC) -> int:
 @lru_cache(_SECONDS_CACHED)
 def _text_of_seconds(seconds: int) -> str:
     return (_YEAR_ONE + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
+
+
+@lru_cache(_SECONDS_CACHED)
+def _stamp_of_minute(text: str) -> int | None:
+    """The stamp of `2026-11-15T06:00:` in UTC; None leaves it to the general way."""
+    try:
+        return stamp_of_text(f"{text}00Z")
+    except ValueError:
+        return None
 
 
 @lru_cache(_SECONDS_CACHED)

@@ -13,12 +13,14 @@ Every row is checked. Errors are InvalidRequest and name the option or the colum
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from hashlib import blake2b
 from io import TextIOWrapper
+from itertools import repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -30,16 +32,17 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import DataType, StructType
 
 from penstock.errors import InvalidRequest, StoreInUse
-from penstock.event_json import BadEvent, id_of
+from penstock.event_json import BadEvent, NotPlain, id_of, plain_ids
 from penstock.files import created, make_folder, release
 from penstock.history.options import check_url, option, parse_options, whole
-from penstock.model import ANY, NewEvent, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
+from penstock.model import ANY, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
+from penstock.model.columns import columns_of_parts
 from penstock.model.events import check_context, check_name, check_stream, check_type, random_id
 from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.settings.table import choice
 from penstock.spark.stages import open_stages, requests_of
 from penstock.store.contract import LOG_CONTEXT
-from penstock.store.stages import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, make_unit, size_of
+from penstock.store.stages import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, size_of, unit_of
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -167,12 +170,22 @@ class BadRow(NamedTuple):
     values: dict[str, Any]
 
 
+class _Row(NamedTuple):
+    """An event to stage: its parts as columns have them, and its sort key."""
+
+    id: bytes
+    stamp: int
+    type: bytes
+    headers: bytes
+    body: bytes
+    key: bytes
+
+
 @dataclass(slots=True)
 class _Buffer:
     """The events of one stream that will become a unit."""
 
-    events: list[NewEvent] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
     expected: int = ANY
     size: int = 0
     memory: int = BUFFERED_STREAM_BYTES
@@ -192,6 +205,53 @@ class UnitBuilder:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[StagedUnit]:
         """Add rows; the units that are full after them."""
+        try:
+            rows = self._plain_rows(batch)
+        except NotPlain:
+            yield from self._add_one_by_one(batch)
+            return
+        self._row += batch.num_rows
+        for key, row in rows:
+            full = self._buffer(key, row, self._expected.get(key, ANY))
+            if full is not None:
+                yield self._unit(full)
+            if self._memory >= BUFFERED_BYTES_MAX:
+                yield from self.flush()
+
+    def _plain_rows(self, batch: pa.RecordBatch) -> Iterable[tuple[tuple[str, str], _Row]]:
+        """Rows that are events, checked column by column. Raises NotPlain if one of them may be bad."""
+        names, missing = batch.schema.names, [None] * batch.num_rows
+        try:
+            columns = {name: _values(batch.column(name)) for name in names if name in TYPES or name == self._order_by}
+            contexts, streams, types = (columns[name] for name in REQUIRED)
+            bodies = columns.get("body", missing)
+            if None in bodies:
+                texts = columns.get("text", missing)
+                bodies = [text.encode() if body is None else body for body, text in zip(bodies, texts, strict=True)]
+            headers = [text.encode() if text else b"" for text in columns.get("headers", missing)]
+            stamps = map(_stamp, columns.get("timestamp", missing), columns.get("ticks", missing))
+            order = (
+                repeat(b"")
+                if self._order_by is None
+                else [_sort_key(self._order_by, value) for value in columns[self._order_by]]
+            )
+            ids = columns.get("event_id", missing)
+            kinds = {name: name.encode() for name in set(types)}
+            is_bad = any(map(check_context, set(contexts))) or any(map(check_stream, set(streams)))
+            if is_bad or any(map(check_type, kinds)) or LOG_CONTEXT in contexts or "" in ids:
+                raise NotPlain
+            if not {None, ANY}.issuperset(columns.get("expected_version", missing)):
+                raise NotPlain
+            parts = zip(plain_ids(ids), list(stamps), [kinds[name] for name in types], headers, bodies, strict=True)
+            rows = [_Row(*part, key) for part, key in zip(parts, order, strict=False)]
+        except (AttributeError, TypeError, ValueError):
+            # Nulls, text that is not UTF-8, values out of range: which row it is, a closer look shows.
+            raise NotPlain from None
+        if any(len(row.type) + len(row.headers) + len(row.body) > self._event_bytes_max for row in rows):
+            raise NotPlain
+        return zip(zip(contexts, streams, strict=True), rows, strict=True)
+
+    def _add_one_by_one(self, batch: pa.RecordBatch) -> Iterator[StagedUnit]:
         names = [name for name in batch.schema.names if name not in ASSIGNED or name == self._order_by]
         columns, undecodable = [], []
         for name in names:
@@ -218,26 +278,28 @@ class UnitBuilder:
             yield self._unit(key)
 
     def _add_row(self, row: dict[str, Any], undecodable: Sequence[str]) -> tuple[str, str] | None:
-        """Buffer a row; its stream, if that has enough events for a unit."""
+        """Buffer a row, if it is an event; see `_buffer`."""
         for column in undecodable:
             if isinstance(row[column], _NotUtf8):
                 raise BadEvent(column, "is not UTF-8")
         key, event = _stream_of(row), _event(row, self._event_bytes_max)
-        order = b"" if self._order_by is None else _sort_key(self._order_by, row[self._order_by])
-        expected = self._expected_version(key, row.get("expected_version"))
+        if self._order_by is not None:
+            event = event._replace(key=_sort_key(self._order_by, row[self._order_by]))
+        return self._buffer(key, event, self._expected_version(key, row.get("expected_version")))
+
+    def _buffer(self, key: tuple[str, str], row: _Row, expected: int) -> tuple[str, str] | None:
+        """Buffer an event; its stream, if that has enough events for a unit."""
         buffer = self._buffers.get(key)
         if buffer is None:
             buffer = self._buffers[key] = _Buffer()
             self._memory += buffer.memory
-        buffer.events.append(event)
+        buffer.rows.append(row)
         buffer.expected = expected
-        if self._order_by is not None:
-            buffer.keys.append(order)
-        size = len(event.body) + len(event.headers or "") + len(order)
+        size = len(row.body) + len(row.headers) + len(row.key)
         buffer.size += size + UNIT_EVENT_BYTES
         buffer.memory += size + BUFFERED_EVENT_BYTES
         self._memory += size + BUFFERED_EVENT_BYTES
-        return key if len(buffer.events) >= UNIT_EVENTS_MAX or buffer.size >= UNIT_BYTES_MAX else None
+        return key if len(buffer.rows) >= UNIT_EVENTS_MAX or buffer.size >= UNIT_BYTES_MAX else None
 
     def _expected_version(self, key: tuple[str, str], given: int | None) -> int:
         """The expected version of a stream. All rows that give a number must give the same."""
@@ -254,11 +316,10 @@ class UnitBuilder:
     def _unit(self, key: tuple[str, str]) -> StagedUnit:
         buffer = self._buffers.pop(key)
         self._memory -= buffer.memory
-        events, keys = buffer.events, buffer.keys
-        if keys:
-            order = sorted(range(len(keys)), key=keys.__getitem__)
-            events, keys = [events[at] for at in order], [keys[at] for at in order]
-        return make_unit(*key, events, buffer.expected, keys)
+        if self._order_by is not None:
+            buffer.rows.sort(key=itemgetter(-1))
+        *parts, keys = zip(*buffer.rows, strict=True)
+        return unit_of(*key, columns_of_parts(*parts), buffer.expected, () if self._order_by is None else keys)
 
 
 class _NotUtf8(bytes):
@@ -289,21 +350,22 @@ def _stream_of(row: dict[str, Any]) -> tuple[str, str]:
     return context, stream
 
 
-def _event(row: dict[str, Any], bytes_max: int) -> NewEvent:
+def _event(row: dict[str, Any], bytes_max: int) -> _Row:
     kind = _text(row, "type")
     if reason := check_type(kind):
         raise BadEvent("type", reason)
-    headers, body = row.get("headers") or None, row.get("body")
+    headers, body = (row.get("headers") or "").encode(), row.get("body")
     column = "text" if body is None else "body"
     if body is None and (body := row.get("text")) is None:
         raise BadEvent("body" if "body" in row else "text", "is null")
     body = str(body).encode() if column == "text" else bytes(body)
-    size = len(body) + len(kind.encode()) + len((headers or "").encode())
+    size = len(body) + len(kind.encode()) + len(headers)
     if size > bytes_max:
         raise BadEvent(column, f"makes an event of {size} bytes; {bytes_max} are the most")
-    stamp = stamp_of(_ticks(row.get("timestamp"), row.get("ticks")))
+    stamp = _stamp(row.get("timestamp"), row.get("ticks"))
     given = row.get("event_id")
-    return NewEvent(random_id() if given is None else id_of("event_id", given), stamp, kind, headers, body)
+    number = random_id() if given is None else id_of("event_id", given)
+    return _Row(number, stamp, kind.encode(), headers, body, b"")
 
 
 def _text(row: dict[str, Any], column: str) -> str:
@@ -312,16 +374,16 @@ def _text(row: dict[str, Any], column: str) -> str:
     return str(row[column])
 
 
-def _ticks(micros: int | None, exact: int | None) -> int:
+def _stamp(micros: int | None, exact: int | None) -> int:
     """The event time. A row that was read has the exact ticks too; they count unless the timestamp was changed."""
     if micros is None and exact is None:
-        return now_ticks()
+        return stamp_of(now_ticks())
     column, ticks = ("ticks", exact or 0) if micros is None else ("timestamp", UNIX_EPOCH_TICKS + TICKS_PER_US * micros)
     if exact is not None and exact // TICKS_PER_US * TICKS_PER_US == ticks:
         ticks = exact
     if not 0 <= ticks <= TICKS_MAX:
         raise BadEvent(column, "is not within the years 1 to 9999")
-    return int(ticks)
+    return stamp_of(int(ticks))
 
 
 def _sort_key(column: str, value: Any) -> bytes:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import LimitExceeded
 from penstock.model import EventFilter
-from penstock.model.times import TICKS_MASK
+from penstock.model.times import TICKS_BITS, TICKS_MASK
 from penstock.store.concat import Concat, TextTable
 from penstock.store.record import SEQUENCE_MAX, Record
 from penstock.store.selective_decode import Ints
@@ -35,9 +35,12 @@ SCHEMA: Final = pa.schema(
 )
 """Events as columns; `ticks` and `recorded` count 100 ns from 0001-01-01 UTC."""
 
+KIND: Final = pa.field("kind", pa.int8(), nullable=False)
+"""The kind of each event's time, for those who ask for it."""
 BATCH_BYTES_MAX: Final = (1 << 31) - 1
 """Bytes of bodies, or of headers, in one batch: Arrow's offsets have 32 bits."""
 
+_FIELDS: Final = SCHEMA.append(KIND)
 _Mask = npt.NDArray[np.bool_]
 
 
@@ -54,7 +57,7 @@ def record_batch(
     A record's damage raises DamagedRecord, in whichever column it is.
     """
     records = list(records)
-    schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns])
+    schema = SCHEMA if columns is None else pa.schema([_FIELDS.field(name) for name in columns])
     if not records:
         return pa.RecordBatch.from_pylist([], schema)
     joined = Concat(records)
@@ -105,6 +108,7 @@ _MAKERS: Final[dict[str, Callable[[Concat], Any]]] = {
     "body": lambda joined: _variable(pa.binary(), joined.body_lengths, joined.bodies),
     "recorded": lambda joined: pa.array(joined.per_event(joined.runs["recorded"].astype(np.int64))),
     "commit": lambda joined: _fixed(joined.per_event(joined.runs["commit"])),
+    "kind": lambda joined: pa.array((joined.stamps >> np.uint64(TICKS_BITS)).astype(np.int8)),
 }
 
 

@@ -46,7 +46,11 @@ def make_unit(
     context: str, stream: str, events: Sequence[NewEvent], expected: int = ANY, keys: Sequence[bytes] = ()
 ) -> StagedUnit:
     """A unit of these events; raises InvalidRequest if they cannot be stored. Keys are in ascending order."""
-    columns = columns_of(events)
+    return unit_of(context, stream, columns_of(events), expected, keys)
+
+
+def unit_of(context: str, stream: str, columns: Columns, expected: int = ANY, keys: Sequence[bytes] = ()) -> StagedUnit:
+    """The same from columns."""
     data = encode_commit(columns, _AT, context.encode(), stream.encode(), 1, _NO_COMMIT, 0)
     return StagedUnit(context, stream, expected, data, encode_keys(keys))
 
