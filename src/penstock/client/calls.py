@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import count
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
 
@@ -58,21 +59,21 @@ class ProducerIds:
     """The producers of one client: what is sent twice is written once.
 
     The store keeps only the highest number of each producer, so a producer has one write in flight at a time. A client
-    has as many producers as it ever had marked writes in flight at once.
+    has as many producers as it ever had marked writes in flight at once. Threads may share it: each step is atomic.
     """
 
     def __init__(self) -> None:
         self._client = f"client-{uuid4().hex}"
-        self._made = 0
+        self._numbers = count(1)
         self._free: list[ProducerMark] = []
 
     def take(self) -> ProducerMark:
         """The mark of a write, of a producer that has no other write in flight."""
-        if self._free:
+        try:
             last = self._free.pop()
-            return ProducerMark(last.producer, last.number + 1)
-        self._made += 1
-        return ProducerMark(f"{self._client}-{self._made}", 1)
+        except IndexError:
+            return ProducerMark(f"{self._client}-{next(self._numbers)}", 1)
+        return ProducerMark(last.producer, last.number + 1)
 
     def give_back(self, mark: ProducerMark, error: PenstockError | None = None) -> None:
         """The write has ended. If its outcome is unknown, its producer is not used again."""
