@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.engine import Engine, writer
-from penstock.errors import PenstockError, StorageFailure, WriterBusy, WriterTimeout
-from penstock.model import AddMessages, Appended, CreateLog
+from penstock.errors import PenstockError, StorageFailure, Unexpected, WriterBusy, WriterTimeout
+from penstock.model import ANONYMOUS, ANY, AddMessages, Append, Appended, CreateLog, new_event
 from penstock.store.sqlite import SqliteStore
 from tests.faults.support import SlowStore, append, append_or_error, ask, engine_on, findings, run, until
 
@@ -64,7 +64,7 @@ class Batches:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.written: list[tuple[int, bool]] = []
         self.pause_s = 0.0
-        self.error: PenstockError | None = None
+        self.error: BaseException | None = None
         loop = threading.current_thread()
         write: Callable[..., Any] = SqliteStore.write
 
@@ -99,7 +99,7 @@ def test_the_loop_writes_small_commits_itself_and_leaves_the_others_to_the_threa
             assert batches.are_inline() == [True, False]
             await asyncio.gather(*(append(engine, f"s-{number}") for number in range(100)))
             assert sum(requests for requests, _ in batches.written) == 100
-            assert max(requests for requests, inline in batches.written if inline) <= writer.INLINE_REQUESTS_MAX
+            assert batches.written[0] == (writer.PART_REQUESTS_MIN, True)
             batches.are_inline()
             await ask(engine, CreateLog("log"))
             assert batches.are_inline() == [False]
@@ -151,6 +151,45 @@ def test_a_failure_on_the_loops_thread_is_cured_by_the_writers_thread(
             assert cures == ["penstock-writer"]
             assert (await append(engine)).position == 1
             assert batches.are_inline() == [True, True]
+
+    run(scenario())
+    assert findings(tmp_path) == []
+
+
+def test_an_interrupt_of_the_program_during_a_write_leaves_a_sound_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an embedded engine, whose loop runs on the main thread. The commit is on disk when the interrupt comes."""
+
+    async def scenario() -> None:
+        async with engine_on(tmp_path, inline_commit_us_max=LONG_US) as engine:
+            await append(engine)
+            write: Callable[..., Any] = SqliteStore.write
+
+            def interrupted(store: SqliteStore, transactions: Any) -> Any:
+                monkeypatch.setattr(SqliteStore, "write", write)
+                command: Callable[..., Any] = store.db.command
+
+                def commit(text: str) -> None:
+                    command(text)
+                    if text == "COMMIT":
+                        raise KeyboardInterrupt
+
+                monkeypatch.setattr(store.db, "command", commit)
+                return write(store, transactions)
+
+            monkeypatch.setattr(SqliteStore, "write", interrupted)
+            answers: list[object] = []
+            engine.submit(
+                ANONYMOUS, Append("c", "s", [new_event("made", b"2"), new_event("made", b"3")], ANY), answers.append
+            )
+            with pytest.raises(KeyboardInterrupt):
+                engine._writer._end_turn()
+            assert [type(answer) for answer in answers] == [Unexpected]
+            assert engine._writer.waiting == 0
+            await until(lambda: engine.trouble is None)
+            last = await append(engine)
+            assert (last.position, last.sequence) == (4, 4)
 
     run(scenario())
     assert findings(tmp_path) == []

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
 from penstock import model
@@ -351,22 +351,24 @@ def append_of(
     if len(found) == 1 and type(found[0]) is NewEvent and not may_trace:
         columns = plain_columns(found[0])
     if columns is None:
-        for event in found:
-            if type(event) is not NewEvent or not _is_sound(*event):
+        if not _are_sound(found):
+            for event in found:
                 _refuse(event)
         columns = columns_of(traced(found) if may_trace else found)
     mark = producers.take() if producers is not None and expected == ANY else None
     return Append(context, stream, columns, expected, mark)
 
 
-def _is_sound(number: object, stamp: object, kind: object, headers: object, body: object) -> bool:
-    return (
-        type(body) is bytes
-        and type(number) is bytes
-        and type(stamp) is int
-        and type(kind) is str
-        and (headers is None or type(headers) is str)
-    )
+_SOUND: Final[tuple[set[type], ...]] = ({bytes}, {int}, {str}, {str, type(None)}, {bytes})
+"""The types of an event's fields."""
+
+
+def _are_sound(events: Sequence[object]) -> bool:
+    """Whether all of them are events as `penstock.event` makes them."""
+    if set(map(type, events)) != {NewEvent}:
+        return False
+    columns = zip(*cast("Sequence[NewEvent]", events), strict=True)
+    return all(kinds.issuperset(map(type, column)) for kinds, column in zip(_SOUND, columns, strict=True))
 
 
 def _refuse(event: object) -> None:

@@ -85,7 +85,8 @@ class Spares:
         if size not in SPARE_BYTES:
             return memoryview(bytearray(size))
         for buffer in self._buffers:
-            if len(buffer) >= size:
+            # A short message must not hold a long buffer.
+            if size <= len(buffer) <= 2 * size:
                 # A buffer that has a view refuses to change its length.
                 with suppress(BufferError):
                     buffer.append(buffer.pop())

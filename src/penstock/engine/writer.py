@@ -54,8 +54,9 @@ RECOVERY_PAUSE_S: Final = 0.1
 OnOutcome = Callable[[Outcome], None]
 OPERATION_BYTES: Final = 256
 """The size of an operation in the writer's queue, without its events."""
-INLINE_REQUESTS_MAX: Final = 32
-"""Requests that the loop's thread writes together. The first of many are answered while the rest is still decoded."""
+PART_REQUESTS_MIN: Final = 32
+"""When a turn of the loop has so many requests, or half as many as the last turn, they are written before the others
+are decoded: clients get the first answers earlier."""
 INLINE_BYTES_MAX: Final = 64 << 10
 INLINE: Final = frozenset((Acknowledge, Allocate, Commit, Progress, RequireLog))
 """Operations that take microseconds."""
@@ -90,7 +91,11 @@ class Writer:
         """Requests in the queue and in the current batch."""
         self._waiting_bytes = 0
         self._arrived: list[_Item] = []
-        """Requests of this turn of the loop."""
+        """Requests that neither thread has begun."""
+        self._arrived_bytes = 0
+        self._turn_requests = 0
+        self._part_requests = PART_REQUESTS_MIN
+        self._is_delivering = False
         self._inline_s_max = settings.inline_commit_us_max / 1e6
         self._inline_after = 0.0 if settings.inline_commit_us_max else math.inf
         self._closing = False
@@ -126,61 +131,88 @@ class Writer:
         self.waiting += 1
         self._waiting_bytes += size
         self._arrived.append(_Item(transaction, size, time.monotonic(), answer))
-        if len(self._arrived) >= INLINE_REQUESTS_MAX:
-            self._end_turn()
-        elif len(self._arrived) == 1:
+        self._arrived_bytes += size
+        self._turn_requests += 1
+        if self._turn_requests == 1:
             self._loop.call_soon(self._end_turn)
+        elif self._turn_requests % self._part_requests == 0 and not self._is_delivering:
+            self._begin()
 
     async def close(self) -> None:
         """Refuse new requests, finish the queued ones, end the thread."""
         self._closing = True
-        self._end_turn()
+        self._hand_over(self._arrived)
+        self._arrived = []
         self._queue.put(None)
         await self._ended.wait()
         self._thread.join()
 
     def _end_turn(self) -> None:
-        """Write the requests of this turn, or hand them to the writer's thread."""
-        batch, self._arrived = self._arrived, []
-        if not self._is_quick(batch):
-            for item in batch:
-                self._queue.put(item)
-        elif batch:
-            self._deliver(batch, self._outcomes(batch))
-            if self._failure is not None:
-                self._queue.put(RECOVER)
+        self._part_requests = max(PART_REQUESTS_MIN, self._turn_requests // 2)
+        self._turn_requests = 0
+        self._begin()
 
-    def _is_quick(self, batch: list[_Item]) -> bool:
-        """Whether the loop's thread may write these: the writer's thread has nothing to do, and it takes no time."""
-        return (
-            self.waiting == len(batch)
-            and self._failure is None
-            and self._inline_after <= time.monotonic()
+    def _begin(self) -> None:
+        """Write the requests that have arrived, or hand them to the writer's thread."""
+        batch, now = self._arrived, time.monotonic()
+        if not batch:
+            return
+        may_be_quick = (
+            self._failure is None
+            and self._inline_after <= now
+            and self._arrived_bytes <= INLINE_BYTES_MAX
+            and now - batch[0].since <= self._settings.writer_wait_ms_max / 1000
             and self._store.is_quick
-            and self._waiting_bytes <= INLINE_BYTES_MAX
-            and all(type(op) in INLINE for item in batch for op in item.transaction.operations)
         )
+        if may_be_quick and self.waiting > len(batch):
+            # The thread is busy. When its batch is done, the loop may write these.
+            return
+        self._arrived, self._arrived_bytes = [], 0
+        if may_be_quick and all(type(op) in INLINE for item in batch for op in item.transaction.operations):
+            self._write_here(batch, now)
+        else:
+            self._hand_over(batch)
 
-    def _outcomes(self, batch: list[_Item]) -> list[Outcome]:
-        """Write a batch. After any error every request gets an answer."""
+    def _hand_over(self, batch: list[_Item]) -> None:
+        for item in batch:
+            self._queue.put(item)
+
+    def _write_here(self, batch: list[_Item], started: float) -> None:
         try:
-            return self._write(batch)
-        except Exception as error:
-            log.exception("the writer stumbled")
-            return [Unexpected(repr(error))] * len(batch)
+            outcomes = self._attempt([item.transaction for item in batch])
+        except BaseException as error:
+            self._failed(Unexpected(repr(error)))
+            self._queue.put(RECOVER)
+            if not isinstance(error, Exception):
+                # An interrupt of the program around this engine. Only the disk knows whether the batch was committed.
+                self._deliver(batch, [Unexpected("the write was interrupted")] * len(batch))
+                raise
+            log.exception("a transaction could not be carried out")
+            # One of them is at fault: the thread carries them out one by one.
+            self._hand_over(batch)
+            return
+        took = time.monotonic() - started
+        if took > self._inline_s_max:
+            self._inline_after = started + took + INLINE_PAUSE * took
+        self._deliver(batch, outcomes)
+        if self._failure is not None:
+            self._queue.put(RECOVER)
 
     # -- on the writer's thread
 
     def _work(self) -> None:
         going = True
         while going:
-            batch, going = self._gather()
-            self._deliver_soon(batch, self._outcomes(batch))
+            batch: list[_Item] = []
             try:
+                batch, going = self._gather()
+                self._deliver_soon(batch, self._write(batch))
                 if self._failure is not None:
                     self._recover()
-            except Exception:
+            except Exception as error:
+                # After any error every request gets an answer, and the thread goes on.
                 log.exception("the writer stumbled")
+                self._deliver_soon(batch, [Unexpected(repr(error))] * len(batch))
         self._loop.call_soon_threadsafe(self._ended.set)
 
     def _gather(self) -> tuple[list[_Item], bool]:
@@ -218,13 +250,8 @@ class Writer:
             return [self._failure] * len(transactions)
         if not transactions:
             return []
-        started = time.perf_counter()
         try:
-            outcomes = self._store.write(transactions)
-        except StoreError as error:
-            log.warning("the store failed: %s", error.reason)
-            self._failed(error)
-            return [error] * len(transactions)
+            return self._attempt(transactions)
         except Exception as error:
             log.exception("a transaction could not be carried out")
             self._has_recovered()
@@ -232,6 +259,15 @@ class Writer:
                 return [self._failure or Unexpected(repr(error))]
             # One of them is at fault; carry the others out one by one.
             return [outcome for transaction in transactions for outcome in self._commit([transaction])]
+
+    def _attempt(self, transactions: list[Transaction]) -> list[Outcome]:
+        started = time.perf_counter()
+        try:
+            outcomes = self._store.write(transactions)
+        except StoreError as error:
+            log.warning("the store failed: %s", error.reason)
+            self._failed(error)
+            return [error] * len(transactions)
         for refusal in outcomes:
             if isinstance(refusal, NotDurable):
                 if str(self._failure) != str(refusal):
@@ -239,10 +275,7 @@ class Writer:
                 self._failed(refusal)
                 return outcomes
         self._clock.look(self._store.batch_times)
-        elapsed = time.perf_counter() - started
-        if elapsed > self._inline_s_max:
-            self._inline_after = max(self._inline_after, time.monotonic() + INLINE_PAUSE * elapsed)
-        self._metrics.batch_seconds.add(elapsed)
+        self._metrics.batch_seconds.add(time.perf_counter() - started)
         self._metrics.batch_requests.add(len(transactions))
         return outcomes
 
@@ -286,9 +319,14 @@ class Writer:
 
     def _deliver_soon(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
         if batch:
-            self._loop.call_soon_threadsafe(self._deliver, batch, outcomes)
+            self._loop.call_soon_threadsafe(self._deliver_here, batch, outcomes)
 
     # -- on the loop's thread again
+
+    def _deliver_here(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
+        self._deliver(batch, outcomes)
+        # Requests may have waited for the thread.
+        self._begin()
 
     def _deliver(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
         touched: set[tuple[str, str]] = set()
@@ -315,11 +353,13 @@ class Writer:
         self._metrics.events += events
         if touched:
             self._wakeups.committed(touched, head)
+        self._is_delivering = True
         for item, outcome in zip(batch, outcomes, strict=True):
             try:
                 item.answer(outcome)
             except Exception:
                 log.exception("an answer could not be delivered")
+        self._is_delivering = False
 
 
 JUMP_S: Final = 10.0

@@ -70,7 +70,7 @@ def columns_of(events: Sequence[NewEvent]) -> Columns:
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         raise InvalidRequest("events", f"cannot be stored: {error}") from error
     # Joined lengths too: a buffer of larger items than bytes has fewer items than bytes.
-    if any(map((16).__ne__, map(len, ids))) or len(b"".join(ids)) != 16 * len(ids):
+    if set(map(len, ids)) != {16} or len(b"".join(ids)) != 16 * len(ids):
         raise InvalidRequest("event id", "is not 16 bytes long")
     if len(columns.bodies) != sum(map(len, bodies)):
         raise InvalidRequest("body", "is not made of bytes")

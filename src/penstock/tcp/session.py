@@ -133,6 +133,8 @@ class TcpSession(asyncio.Protocol):
         self._limits = limits
         self._registry = registry
         self._loop = asyncio.get_running_loop()
+        # In several versions of asyncio, `writelines` does not tell of a peer that does not read (CVE-2024-12254).
+        self._has_writelines = type(self._loop).__module__.startswith("uvloop")
         self._opened = self._last_seen = self._moved = self._loop.time()
         self._message_since: float | None = None
         self._bytes_written = 0
@@ -192,13 +194,14 @@ class TcpSession(asyncio.Protocol):
         """Send `_out` now."""
         if not self._out or self._gone.is_set():
             return
-        size = sum(map(len, self._out))
+        # The transport may call back, and more may be sent then.
+        pieces, self._out = self._out, []
+        size = sum(map(len, pieces))
         self._bytes_written += size
-        if size < PIECE_BYTES * len(self._out):
-            self._transport.write(b"".join(self._out))
+        if self._has_writelines and size >= PIECE_BYTES * len(pieces):
+            self._transport.writelines(pieces)
         else:
-            self._transport.writelines(self._out)
-        self._out.clear()
+            self._transport.write(b"".join(pieces))
         if self._holds & ReadHold.UNSENT and self.ended is None:
             self._weigh()
 

@@ -298,8 +298,9 @@ class Checkpointer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the writer has nothing to copy after its next commit."""
-        return not (self._copied.is_set() or self._to_empty or self._longest > OVERGROWN * self._pages_max)
+        """Whether no checkpoint is due: the next commit needs one fsync."""
+        is_long = self._longest > OVERGROWN * self._pages_max
+        return not (is_long or self._to_empty or self._due.is_set() or self._copied.is_set())
 
     def committed(self, pages: int, writer: SqliteDatabase) -> None:
         """The writer's commit left this many pages in the WAL."""

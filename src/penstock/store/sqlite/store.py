@@ -37,6 +37,8 @@ from penstock.store.tables.transactions import HANDLERS, Batch, stored_results, 
 log = logging.getLogger(__name__)
 
 STREAM_CACHE_MAX: Final = 100_000
+KEPT_RESULT_BYTES_MAX: Final = 144
+"""Results of a producer that are kept in memory: those of four commits. Longer ones are read from the file."""
 WAL_BYTES_MAX: Final = 32 << 20
 WORTH_BYTES: Final = 16 << 20
 WORTH_SHARE: Final = 0.1
@@ -180,8 +182,14 @@ class SqliteBatch(Batch):
         if self._staged_marks:
             rows = [(name, *mark, self.recorded) for name, mark in self._staged_marks.items()]
             self.db.run_many("save_producer", rows)
-            remember(self._marks, self._staged_marks, self._cache_max)
+            for name in self._staged_marks:
+                self._marks.pop(name, None)
+            self._keep_marks(self._staged_marks)
             self._staged_marks = {}
+
+    def _keep_marks(self, marks: dict[str, tuple[int, bytes]]) -> None:
+        short = {name: mark for name, mark in marks.items() if len(mark[1]) <= KEPT_RESULT_BYTES_MAX}
+        remember(self._marks, short, self._cache_max)
 
     def forget(self) -> None:
         """The database has not committed the batch."""
@@ -207,7 +215,8 @@ class SqliteBatch(Batch):
             rows = self.db.rows("producer", {"name": name})
             if not rows:
                 return None
-            found = self._marks[name] = rows[0]
+            found = rows[0]
+            self._keep_marks({name: found})
         return stored_results(mark, *found)
 
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
