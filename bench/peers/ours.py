@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import uvloop
 
 import penstock
+import penstock.store.arrow  # As for the others, nothing is imported while the clock runs.
 from bench.peers.system import (
     POSTGRES,
     QUEUE_BATCH,
