@@ -110,6 +110,11 @@ class Pipeline:
                 self._series.add(message)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether an answer is sent now, because no other is about to come."""
+        return self._outstanding <= 1
+
+    @property
     def may_read(self) -> bool:
         """Whether the peer reads its answers."""
         return not self._session.holds & ReadHold.UNSENT
@@ -120,9 +125,6 @@ class Pipeline:
         self._outstanding_bytes -= message.size
         if not message.waits:
             self._outstanding -= 1
-            if not self._outstanding:
-                # No other answer is about to come.
-                self._session.flush()
         if message.has_page:
             self._series.discard(message)
             self._pages -= 1

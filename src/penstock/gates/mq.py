@@ -46,11 +46,12 @@ class MqGate(TcpGate[MqSession]):
     def _send(self, session: MqSession, framed: Framed, answers: list[Frames]) -> None:
         """Send answers; DoesNotFit instead of one that does not fit."""
         self.engine.metrics.gate_sent[self.name] += len(answers)
+        now = session.data.is_alone
         for answer in answers:
             try:
-                session.send(framed.wrap(answer))
+                session.send(framed.wrap(answer), now=now)
             except FrameTooLong as error:
-                session.send(framed.refusal(error.size))
+                session.send(framed.refusal(error.size), now=now)
 
     def _abandon(self, session: MqSession, _ending: Ending) -> None:
         if session.data is not None:

@@ -114,7 +114,7 @@ class ZmtpSession(TcpSession):
         self.messages_sent += len(answers)
         for answer in answers:
             self._out += self._connection.send(answer)
-        self.flush_soon()
+        self.flush_soon(now=self._pipeline.is_alone)
 
     def resume_writing(self) -> None:
         super().resume_writing()

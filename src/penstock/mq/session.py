@@ -115,8 +115,8 @@ class MqSession(TcpSession):
         """The longest frame to send: a peer that sends longer ones itself can receive them too."""
         return FRAME_BYTES_MAX if self._parser.longest > FRAME_BYTES_SENT_MAX else FRAME_BYTES_SENT_MAX
 
-    def send(self, frames: Sequence[bytes]) -> bool:
-        """Send a message; False if the connection has ended.
+    def send(self, frames: Sequence[bytes], *, now: bool = False) -> bool:
+        """Send a message, with others of this turn of the loop or `now`; False if the connection has ended.
 
         This does not wait. A program that sends much awaits `drain` regularly; the session ends when too much waits for
         a peer that does not read. Raises FrameTooLong or EmptyMessage, and then sends nothing.
@@ -125,7 +125,7 @@ class MqSession(TcpSession):
             return False
         put_message(self._out, frames, self.frame_bytes_max)
         self.messages_sent += 1
-        self.flush_soon()
+        self.flush_soon(now=now)
         return True
 
     def send_encoded(self, message: bytes) -> bool:

@@ -178,9 +178,9 @@ class TcpSession(asyncio.Protocol):
             self._out.append(piece)
             self.flush_soon()
 
-    def flush_soon(self) -> None:
+    def flush_soon(self, *, now: bool = False) -> None:
         """Send `_out` at the end of this turn, or now if it is long."""
-        if len(self._out) >= PIECES_MAX:
+        if now or len(self._out) >= PIECES_MAX:
             self.flush()
         elif not self._flush_is_due:
             self._flush_is_due = True
