@@ -5,7 +5,6 @@ takes too long, or at a second signal, the process ends at once, which the store
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -13,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
-from penstock.engine import Engine
+from penstock.engine import Engine, memory
 from penstock.errors import StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
 from penstock.settings import Settings, store_address
@@ -47,12 +46,7 @@ async def serve(settings: Settings, ready: Ready) -> None:
     engine = Engine(store_address(settings), settings)
     gates = _gates(engine)
     await start(engine, gates)
-    # The process has just made everything that it keeps.
-    gc.collect()
-    gc.freeze()
-    # Requests and events are many, short-lived and without cycles: reference counts free them. The default of a
-    # look for cycles at every 700 new objects would only interrupt the loop, longest when most is under way.
-    gc.set_threshold(50_000, 20, 50)
+    memory.settle()
     try:
         ready(" ".join(["penstock ready", *(f"{gate.name}={gate.address}" for gate in gates)]))
         await stopping.wait()

@@ -4,7 +4,6 @@ It is started by the pool with one end of a socket pair as its file descriptor, 
 at a time, and ends when the other end is closed. Run as `python -m penstock.engine.worker FD NICENESS`.
 """
 
-import gc
 import logging
 import os
 import signal
@@ -15,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.engine import jobs, worker_protocol  # noqa: F401 - most jobs are of these, so load them first
+from penstock.engine import jobs, memory, worker_protocol  # noqa: F401 - most jobs are of these, so load them first
 from penstock.engine.worker_protocol import JobAnswer, Opening, Unframer, frame, frame_answer
 from penstock.errors import PenstockError, StoreError, Unexpected, drop_traceback
 from penstock.store import Store, open_reader
@@ -34,9 +33,7 @@ def main(descriptor: int, niceness: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     # Where cores are scarce, a catch-up read gives way to appends.
     os.nice(niceness)
-    # Events are many small objects without cycles: looking for cycles among them costs more than reading them.
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
+    memory.settle()
     # A server that was killed cannot close the socket as it should.
     with socket.socket(fileno=descriptor) as connection, suppress(ConnectionError):
         worker_protocol.connected(connection.sendall)

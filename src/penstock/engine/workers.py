@@ -6,7 +6,6 @@ or takes too long, and its caller gets an error.
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 import subprocess
@@ -82,16 +81,10 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-KEPT_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(16 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
-"""For glibc: a worker keeps so many bytes of free memory for its next page. To return them and get them again takes a
-tenth of the time of a read."""
-
-
 def start_process(descriptor: int, niceness: int) -> Process:
     """Start a worker on its end of a socket pair. This takes a millisecond or two, and only when a worker starts."""
     command = [sys.executable, "-m", "penstock.engine.worker", str(descriptor), str(niceness)]
-    environment = {**KEPT_MEMORY, **os.environ}
-    return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, env=environment)  # noqa: S603
+    return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL)  # noqa: S603
 
 
 class WorkerPool:
