@@ -17,8 +17,8 @@ import penstock
 from penstock import Client
 from penstock.client import blocking
 from penstock.client.transport import LIMITS
-from penstock.errors import ClientClosed, ConnectionLost, DeadlinePassed, PenstockError
-from penstock.wire.mqframe import Parser, encode
+from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed, PenstockError
+from penstock.wire.mqframe import PING, Parser, encode
 from penstock.wire.res01.messages import OWN_LARGE_TAG, join_fields, split_fields
 from tests.client.fakes import COMMITTED, PATIENT_S, FakeMq, Fields, answering
 from tests.client.support import calls_of, numbers, one, some
@@ -218,6 +218,48 @@ def test_interrupts_at_any_moment_mix_nothing_up(plain: Client, context: str) ->
     assert all(found[sequence - 1] == number for sequence, number in written.items())
     assert len(found) - len(written) <= interrupted
     assert numbers(plain.read_stream(context, "other")) == list(range(1, len(other) + 1))
+
+
+@pytest.mark.parametrize("by", ["call", "ping"])
+def test_nothing_follows_half_a_message(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt comes when the system has taken a part. Others are faster than the interrupted call's clean-up."""
+    half_sent, others_done = threading.Event(), threading.Event()
+    with FakeMq(answering(COMMITTED)) as fake, penstock.connect(fake.url, retries=False) as client:
+        link = link_of(client)
+        send, leave = link._stream.send, link._leave
+        sent: list[bytes] = []
+
+        def interrupted_send(data: bytes) -> int:
+            sent.append(bytes(data))
+            if not half_sent.is_set():
+                send(memoryview(data)[: len(data) // 2])
+                half_sent.set()
+                raise Interrupted
+            return int(send(data))
+
+        def late_leave(waiter: blocking.Waiter) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                others_done.wait()
+            leave(waiter)
+
+        def interrupted_append() -> None:
+            with pytest.raises(Interrupted):
+                client.append("c", "s", one())
+
+        monkeypatch.setattr(link._stream, "send", interrupted_send)
+        monkeypatch.setattr(link, "_leave", late_leave)
+        worker = Worker(interrupted_append)
+        half_sent.wait()
+        if by == "call":
+            with pytest.raises(CannotConnect, match="in the middle of a message"):
+                client.append("c", "s", one())
+        else:
+            link._send(PING)
+        assert len(sent) == 1
+        others_done.set()
+        worker.finish()
+        assert client.append("c", "s", one()).count == 1
+        assert len(fake.asked) == 1
 
 
 # ---------------------------------------------------------------- servers that go and come

@@ -153,6 +153,9 @@ class BlockingLink:
         """Send a message and wait for its answer; without a message, for room."""
         try:
             with self._lock:
+                if self._is_sending:
+                    # Another call was interrupted, and has not left yet.
+                    self._end(Reason.UNKNOWN, TORN)
                 if self._ending is not None:
                     raise unsent_error(self._ended())
                 self._inside.add(waiter)
@@ -213,6 +216,10 @@ class BlockingLink:
 
     def _send(self, message: bytes) -> None:
         self._has_sent = True
+        if self._is_sending:
+            # These bytes must not follow half a message.
+            self._end(Reason.UNKNOWN, TORN)
+            return
         if self._cannot_send:
             return
         if self._out:
