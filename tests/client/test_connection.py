@@ -280,25 +280,28 @@ def test_a_server_that_went_and_came_between_two_calls_leaves_no_doubt(tmp_path:
 # ---------------------------------------------------------------- requests that are sent in part
 
 
+def take_appends(listener: socket.socket, got: list[int], before_reading: Callable[[], object]) -> None:
+    """A server for one connection, which reads as slowly as it is told. Adds the lengths of bodies to `got`."""
+    accepted, _ = listener.accept()
+    parser = Parser(250_000, 1 << 30)
+    with accepted:
+        before_reading()
+        while data := accepted.recv(1 << 16):
+            for tag, *rest in parser.receive(data):
+                fields = split_fields(rest) if tag == OWN_LARGE_TAG else rest
+                if fields[0] == b"AB":
+                    got.append(len(fields[-1]))
+                    answer = [fields[1], *COMMITTED]
+                    accepted.sendall(encode([tag, join_fields(answer)] if tag == OWN_LARGE_TAG else [tag, *answer]))
+            before_reading()
+
+
 def test_the_rest_of_a_request_is_sent_when_its_caller_has_given_up() -> None:
     """What the server does not take before the deadline goes out with the next call, on the same connection."""
-    read_on, got = threading.Event(), []
-
-    def slow(listener: socket.socket) -> None:
-        accepted, _ = listener.accept()
-        parser = Parser(250_000, 1 << 30)
-        with accepted:
-            read_on.wait()
-            while data := accepted.recv(1 << 20):
-                for tag, *rest in parser.receive(data):
-                    fields = split_fields(rest) if tag == OWN_LARGE_TAG else rest
-                    if fields[0] == b"AB":
-                        got.append(len(fields[-1]))
-                        answer = [fields[1], *COMMITTED]
-                        accepted.sendall(encode([tag, join_fields(answer)] if tag == OWN_LARGE_TAG else [tag, *answer]))
-
+    read_on = threading.Event()
+    got: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = Worker(lambda: slow(listener))
+        server = Worker(lambda: take_appends(listener, got, read_on.wait))
         with penstock.connect(f"penstock://127.0.0.1:{listener.getsockname()[1]}", timeout=PATIENT_S) as client:
             before = link_of(client)
             with pytest.raises(DeadlinePassed) as caught:
@@ -343,3 +346,23 @@ def test_a_server_that_answers_no_pings_is_given_up(monkeypatch: pytest.MonkeyPa
         pytest.raises(ConnectionLost, match="time out"),
     ):
         client.append("c", "s", one(), timeout=PATIENT_S)
+
+
+def test_an_upload_that_takes_long_is_not_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "LIMITS", replace(LIMITS, ping_ms=50, idle_ms_max=500))
+    slow_until = time.monotonic() + 2
+    got: list[int] = []
+
+    def pause() -> None:
+        if time.monotonic() < slow_until:
+            time.sleep(0.01)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        server = Worker(lambda: take_appends(listener, got, pause))
+        url = f"penstock://127.0.0.1:{listener.getsockname()[1]}"
+        with penstock.connect(url, retries=False, timeout=PATIENT_S) as client:
+            link_of(client)._stream._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+            client.append("c", "s", [penstock.event("Large", bytes(32 << 20))])
+        server.finish()
+    assert got == [32 << 20]

@@ -330,7 +330,8 @@ class BlockingLink:
                 self._look()
                 self._flush()
                 now = monotonic()
-                if now - self._last_seen > LIMITS.idle_ms_max / 1000:
+                # During a long upload nothing comes: a ping would wait behind it.
+                if now - max(self._last_seen, self._moved) > LIMITS.idle_ms_max / 1000:
                     self._end(Reason.TIME_OUT, CloseReason.IDLE)
                 elif self._out and now - self._moved > LIMITS.stall_ms_max / 1000:
                     self._end(Reason.TIME_OUT, CloseReason.STALLED)
