@@ -18,7 +18,9 @@ from penstock import Client
 from penstock.client import blocking
 from penstock.client.transport import LIMITS
 from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed, PenstockError
+from penstock.model import ANY, Append
 from penstock.wire.mqframe import PING, Parser, encode
+from penstock.wire.res01.dialects import OWN_TAG
 from penstock.wire.res01.messages import OWN_LARGE_TAG, join_fields, split_fields
 from tests.client.fakes import COMMITTED, PATIENT_S, FakeMq, Fields, answering
 from tests.client.support import calls_of, numbers, one, some
@@ -315,6 +317,32 @@ def test_the_rest_of_a_request_is_sent_when_its_caller_has_given_up() -> None:
             assert link_of(client) is before
         server.finish()
     assert got == [32 << 20, 5, 5, 5, 4]
+
+
+def test_an_answer_is_noticed_while_bytes_wait_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "NOTICE_S_MAX", PATIENT_S)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with penstock.connect(f"penstock://127.0.0.1:{listener.getsockname()[1]}", retries=False) as client:
+            link = link_of(client)
+            accepted, _ = listener.accept()
+
+            def append(size: int) -> Worker:
+                event = penstock.event("Sized", bytes(size))
+                return Worker(lambda: link.exchange(Append("c", "s", (event,), ANY), time.monotonic() + PATIENT_S))
+
+            with accepted:
+                leader = append(1)
+                until(lambda: len(link.pending) == 1)
+                large = append(32 << 20)
+                until(lambda: len(link._out) > 0)
+                waiting = append(1)
+                until(lambda: len(link.pending) == 3)
+                for worker, number in ((waiting, b"3"), (large, b"2"), (leader, b"1")):
+                    # This server answers what it has not read.
+                    accepted.sendall(encode([OWN_TAG, number, *COMMITTED]))
+                    worker.join(30)
+                    assert not worker.is_alive()
+                    worker.finish()
 
 
 # ---------------------------------------------------------------- silence

@@ -44,7 +44,7 @@ from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import reply_of
 
 LOOK_S: Final = 0.01
-"""How often a thread looks whether another one has connected."""
+"""How often a thread looks whether another one has connected, or has read its answer while it waits to send."""
 SENT_BYTES_MAX: Final = 1 << 18
 """Bytes that are sent at once of those that waited."""
 TORN: Final = "a call was interrupted in the middle of a message"
@@ -191,7 +191,8 @@ class BlockingLink:
                     self._receive()
             elif not self._out:
                 waiter.sleep(left)
-            elif self._stream.wait_to_send(left):
+            elif self._stream.wait_to_send(min(left, LOOK_S)):
+                # The leader may not know yet that something waits. Not for long: nobody hears a bell in there.
                 with self._lock:
                     self._flush()
         return waiter.outcome
