@@ -18,7 +18,7 @@ from penstock import Client
 from penstock.client import blocking
 from penstock.client.transport import LIMITS
 from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed, PenstockError
-from penstock.model import ANY, Append
+from penstock.model import ANY, Append, GetStats
 from penstock.wire.mqframe import PING, Parser, encode
 from penstock.wire.res01.dialects import OWN_TAG
 from penstock.wire.res01.messages import OWN_LARGE_TAG, join_fields, split_fields
@@ -277,6 +277,33 @@ def test_a_server_that_went_and_came_between_two_calls_leaves_no_doubt(tmp_path:
         for sequence in (2, 3):
             getattr(mortal, ending)()
             assert client.append("c", "s", one()).sequence == sequence
+
+
+def test_a_connection_that_cannot_send_gets_no_new_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call connects anew. A call that still waits for its answer on the old one is in doubt."""
+    with (
+        FakeMq(answering(None, COMMITTED)) as fake,
+        penstock.connect(fake.url, retries=False, timeout=PATIENT_S) as client,
+    ):
+        before = link_of(client)
+
+        def wait() -> None:
+            with pytest.raises(ConnectionLost):
+                client.append("c", "s", one())
+
+        waiting = Worker(wait)
+        until(lambda: len(fake.asked) == 1)
+
+        def fail(_: bytes) -> int:
+            raise BrokenPipeError
+
+        monkeypatch.setattr(before._stream, "send", fail)
+        before._send(PING)
+        with pytest.raises(CannotConnect):
+            before.exchange(GetStats(), time.monotonic() + PATIENT_S)
+        assert client.append("c", "s", one()).count == 1
+        assert link_of(client) is not before
+        waiting.finish()
 
 
 # ---------------------------------------------------------------- requests that are sent in part

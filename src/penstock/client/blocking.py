@@ -113,7 +113,7 @@ class BlockingLink:
         """Whether something can be sent. Looks first for what has come meanwhile, such as the end."""
         with self._lock:
             self._look()
-            return self._ending is None
+            return self._ending is None and not self._cannot_send
 
     def has_room(self) -> bool:
         return len(self._out) <= UNSENT_BYTES_HIGH
@@ -133,6 +133,10 @@ class BlockingLink:
                 return answer
             outcome = answer
         raise outcome
+
+    def replaced(self) -> None:
+        """There is another connection now. What still waits for answers here is in doubt."""
+        self._end(Reason.SOCKET_ERROR, CloseReason.LOST)
 
     def close(self) -> None:
         """End it, and give the server a moment to read why: unread bytes would make the system drop our last ones."""
@@ -158,6 +162,8 @@ class BlockingLink:
                     self._end(Reason.UNKNOWN, TORN)
                 if self._ending is not None:
                     raise unsent_error(self._ended())
+                if self._cannot_send:
+                    raise CannotConnect(self.url, CloseReason.LOST)
                 self._inside.add(waiter)
                 self.pending[waiter.number] = waiter
                 if self._leader is None:
@@ -417,6 +423,8 @@ class BlockingTransport(Channel):
             with self._lock:
                 is_closed = self._closing.is_set()
                 if not is_closed:
+                    if self._link is not None:
+                        self._link.replaced()
                     self._link = link
             self._connector = None
         except BaseException:
