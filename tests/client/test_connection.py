@@ -16,8 +16,9 @@ import pytest
 import penstock
 from penstock import Client
 from penstock.client import blocking
+from penstock.client.blocking import BlockingLink, BlockingTransport
 from penstock.client.transport import LIMITS
-from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed, PenstockError
+from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed, InvalidRequest, PenstockError
 from penstock.model import ANY, Append, GetStats
 from penstock.wire.mqframe import PING, Parser, encode
 from penstock.wire.res01.dialects import OWN_TAG
@@ -220,6 +221,47 @@ def test_interrupts_at_any_moment_mix_nothing_up(plain: Client, context: str) ->
     assert all(found[sequence - 1] == number for sequence, number in written.items())
     assert len(found) - len(written) <= interrupted
     assert numbers(plain.read_stream(context, "other")) == list(range(1, len(other) + 1))
+
+
+def test_a_signal_handler_can_close_the_client_of_the_call_it_interrupts_but_not_call_it() -> None:
+    """Its call would wait for an answer that the interrupted call has to read."""
+    told: list[Exception] = []
+    with FakeMq(lambda _: None) as fake, penstock.connect(fake.url, timeout=PATIENT_S) as client:
+
+        def handle(*_: object) -> None:
+            try:
+                client.append("c", "s", one())
+            except PenstockError as error:
+                told.append(error)
+            client.close()
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        main = threading.get_ident()
+        try:
+            Worker(lambda: (fake.came.wait(), signal.pthread_kill(main, signal.SIGUSR1)))
+            with pytest.raises(ConnectionLost, match="the client was closed"):
+                client.append("c", "s", one())
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert [str(error) for error in told] == [str(blocking.nested_error())]
+        assert len(fake.asked) == 1
+
+
+def test_a_signal_handler_cannot_call_a_client_that_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Exception] = []
+    with FakeMq(answering(COMMITTED)) as fake, penstock.connect(fake.url, timeout=PATIENT_S) as client:
+        attempt = BlockingTransport._attempt
+
+        def interrupted_attempt(*arguments: Any) -> BlockingLink:
+            with pytest.raises(InvalidRequest, match="signal handler") as caught:
+                client.append("c", "s", one())
+            told.append(caught.value)
+            return attempt(*arguments)
+
+        monkeypatch.setattr(BlockingTransport, "_attempt", interrupted_attempt)
+        link_of(client).close()
+        assert client.append("c", "s", one()).count == 1
+        assert len(told) == len(fake.asked) == 1
 
 
 @pytest.mark.parametrize("by", ["call", "ping"])

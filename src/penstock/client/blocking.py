@@ -50,6 +50,11 @@ SENT_BYTES_MAX: Final = 1 << 18
 TORN: Final = "a call was interrupted in the middle of a message"
 
 
+def nested_error() -> InvalidRequest:
+    """The error of a call that would wait for the suspended call below it, which may have to read its answer."""
+    return InvalidRequest("call", "was made inside another call of this client, by a signal handler; use another client")
+
+
 class Waiter:
     """A thread that waits for an answer, or for room to send."""
 
@@ -88,8 +93,8 @@ class BlockingLink:
         self._numbers = count(1)
         self._lock = threading.RLock()
         self._leader: Waiter | None = None
-        self._inside: set[Waiter] = set()
-        """Who may use the socket. The last one to leave closes it, once the connection has ended."""
+        self._inside: dict[Waiter, int] = {}
+        """Who may use the socket, and in which thread. The last to leave closes it, once the connection has ended."""
         self._for_room: set[Waiter] = set()
         self._out = bytearray()
         """What waits to be sent."""
@@ -145,7 +150,7 @@ class BlockingLink:
             with self._lock:
                 if self._ending is not None:
                     return
-                self._inside.add(closer)
+                self._inside[closer] = threading.get_ident()
                 self._end(Reason.CLIENT_CLOSING, Reason.CLIENT_CLOSING.words)
             self._stream.drain(LIMITS.linger_ms_max / 1000)
         finally:
@@ -155,6 +160,10 @@ class BlockingLink:
 
     def _attend(self, waiter: Waiter, message: bytes | None, until: float) -> Frames | PenstockError:
         """Send a message and wait for its answer; without a message, for room."""
+        thread = threading.get_ident()
+        with self._lock:
+            if thread in self._inside.values():
+                raise nested_error()
         try:
             with self._lock:
                 if self._is_sending:
@@ -164,7 +173,7 @@ class BlockingLink:
                     raise unsent_error(self._ended())
                 if self._cannot_send:
                     raise CannotConnect(self.url, CloseReason.LOST)
-                self._inside.add(waiter)
+                self._inside[waiter] = thread
                 self.pending[waiter.number] = waiter
                 if self._leader is None:
                     self._leader = waiter
@@ -208,7 +217,7 @@ class BlockingLink:
         with self._lock:
             self.pending.pop(waiter.number, None)
             self._for_room.discard(waiter)
-            self._inside.discard(waiter)
+            self._inside.pop(waiter, None)
             leads = self._leader is waiter
             if self._is_sending or (leads and self._is_reading):
                 self._end(Reason.UNKNOWN, TORN)
@@ -355,8 +364,9 @@ class BlockingTransport(Channel):
         self._host = host
         self._port = port
         self._link: BlockingLink | None = None
-        self._lock = threading.Lock()
-        self._connector: object | None = None
+        self._lock = threading.RLock()
+        self._connector: int | None = None
+        """The thread that connects."""
         self._closing = threading.Event()
         self._process = os.getpid()
 
@@ -406,7 +416,9 @@ class BlockingTransport(Channel):
 
     def _connected(self, until: float) -> BlockingLink:
         """A new connection, made by this thread or by another that was first."""
-        me = object()
+        me = threading.get_ident()
+        if self._connector == me:
+            raise nested_error()
         try:
             while True:
                 with self._lock:
@@ -428,7 +440,7 @@ class BlockingTransport(Channel):
                     self._link = link
             self._connector = None
         except BaseException:
-            if self._connector is me:
+            if self._connector == me:
                 self._connector = None
             raise
         if is_closed:
