@@ -1,10 +1,12 @@
 """The connection of the plain client: threads that share it, interrupts, deadlines, silence, servers that restart."""
 
+import gc
 import os
 import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,8 +17,9 @@ import pytest
 
 import penstock
 from penstock import Client
-from penstock.client import blocking
+from penstock.client import AsyncClient, blocking
 from penstock.client.blocking import BlockingLink, BlockingTransport
+from penstock.client.sync import Direct, Portal
 from penstock.client.transport import LIMITS
 from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed, InvalidRequest, PenstockError
 from penstock.model import ANY, Append, GetStats
@@ -159,6 +162,22 @@ def test_a_forked_child_can_neither_call_nor_read_ahead(served: Served, context:
         assert link_of(client) is before
 
 
+def test_a_client_that_nobody_closes_can_be_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "LIMITS", replace(LIMITS, ping_ms=50))
+    before = set(threading.enumerate())
+    with FakeMq(answering(COMMITTED)) as fake:
+        started = set(threading.enumerate()) - before
+        client = penstock.connect(fake.url)
+        (pings,) = set(threading.enumerate()) - before - started
+        assert client.append("c", "s", one()).count == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del client
+            gc.collect()
+        until(lambda: fake.sessions == 0)
+        until(lambda: not pings.is_alive())
+
+
 # ---------------------------------------------------------------- interrupts
 
 
@@ -221,6 +240,31 @@ def test_interrupts_at_any_moment_mix_nothing_up(plain: Client, context: str) ->
     assert all(found[sequence - 1] == number for sequence, number in written.items())
     assert len(found) - len(written) <= interrupted
     assert numbers(plain.read_stream(context, "other")) == list(range(1, len(other) + 1))
+
+
+@pytest.mark.over("penstock", "zmq+tcp")
+def test_an_interrupt_right_after_connecting_leaves_no_connection(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[AsyncClient] = []
+    for runner in (Direct, Portal):
+        run = runner.run
+
+        def interrupted_run(self: Any, work: Any, run: Any = run) -> Any:
+            result = run(self, work)
+            if isinstance(result, AsyncClient):
+                opened.append(result)
+                raise Interrupted
+            return result
+
+        monkeypatch.setattr(runner, "run", interrupted_run)
+    before = set(threading.enumerate())
+    with pytest.raises(Interrupted):
+        penstock.connect(url)
+    (client,) = opened
+    until(lambda: set(threading.enumerate()) <= before)
+    transport = client._calls.transport
+    with pytest.raises(ClientClosed):
+        client._calls.check()
+    assert transport._link is None or not transport._link.is_open()
 
 
 def test_a_signal_handler_can_close_the_client_of_the_call_it_interrupts_but_not_call_it() -> None:

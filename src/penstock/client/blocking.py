@@ -9,6 +9,7 @@ together, so that bytes of a message may be missing, the connection ends.
 
 import os
 import threading
+import weakref
 from contextlib import suppress
 from itertools import count
 from time import monotonic
@@ -110,7 +111,9 @@ class BlockingLink:
 
     def keep(self) -> None:
         """Keep the connection while nothing is sent."""
-        threading.Thread(target=self._keep, name="penstock-client-pings", daemon=True).start()
+        # The thread has no reference of its own, so that a client that nobody closes can be collected.
+        arguments = weakref.ref(self), self._over
+        threading.Thread(target=_keep, args=arguments, name="penstock-client-pings", daemon=True).start()
 
     # -- for calls
 
@@ -339,21 +342,29 @@ class BlockingLink:
     def _ended(self) -> PenstockError:
         return ending_error(self.url, self._ending, self._mistake)
 
-    def _keep(self) -> None:
+    def tend(self) -> None:
         """Ping a server that hears nothing for a while, and notice one that is silent, takes nothing, or is gone."""
-        while not self._over.wait(LIMITS.ping_ms / 1000):
-            with self._lock:
-                self._look()
-                self._flush()
-                now = monotonic()
-                # During a long upload nothing comes: a ping would wait behind it.
-                if now - max(self._last_seen, self._moved) > LIMITS.idle_ms_max / 1000:
-                    self._end(Reason.TIME_OUT, CloseReason.IDLE)
-                elif self._out and now - self._moved > LIMITS.stall_ms_max / 1000:
-                    self._end(Reason.TIME_OUT, CloseReason.STALLED)
-                elif not self._has_sent and self._ending is None:
-                    self._send(PING)
-                self._has_sent = False
+        with self._lock:
+            self._look()
+            self._flush()
+            now = monotonic()
+            # During a long upload nothing comes: a ping would wait behind it.
+            if now - max(self._last_seen, self._moved) > LIMITS.idle_ms_max / 1000:
+                self._end(Reason.TIME_OUT, CloseReason.IDLE)
+            elif self._out and now - self._moved > LIMITS.stall_ms_max / 1000:
+                self._end(Reason.TIME_OUT, CloseReason.STALLED)
+            elif not self._has_sent and self._ending is None:
+                self._send(PING)
+            self._has_sent = False
+
+
+def _keep(of: "weakref.ref[BlockingLink]", over: threading.Event) -> None:
+    while not over.wait(LIMITS.ping_ms / 1000):
+        link = of()
+        if link is None:
+            return
+        link.tend()
+        del link
 
 
 class BlockingTransport(Channel):

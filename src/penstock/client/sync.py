@@ -372,7 +372,8 @@ class Client(Blocking[AsyncClient]):
         try:
             self._runner.run(self._inner.open())
         except BaseException:
-            self._runner.close()
+            # An interrupt may come when it is open already.
+            _close(self)
             raise
 
     def _on_loop(self) -> Blocking[AsyncClient]:
