@@ -1,5 +1,6 @@
 """The connection of the plain client: threads that share it, interrupts, deadlines, silence, servers that restart."""
 
+import errno
 import gc
 import os
 import signal
@@ -8,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 import penstock
 from penstock import Client
-from penstock.client import AsyncClient, blocking
+from penstock.client import AsyncClient, blocking, stream
 from penstock.client.blocking import BlockingLink, BlockingTransport
 from penstock.client.sync import Direct, Portal
 from penstock.client.transport import LIMITS
@@ -348,6 +349,39 @@ def test_nothing_follows_half_a_message(by: str, monkeypatch: pytest.MonkeyPatch
         worker.finish()
         assert client.append("c", "s", one()).count == 1
         assert len(fake.asked) == 1
+
+
+# ---------------------------------------------------------------- hosts with several addresses
+
+
+@pytest.mark.parametrize("first", ["takes nothing", "timed out", "has no such family"])
+def test_another_address_of_a_host_is_tried(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.2", 0), backlog=0) as deaf, ExitStack() as callers:
+        if first == "takes nothing":
+            # The system drops what comes when its queue is full.
+            for _ in range(2):
+                caller = callers.enter_context(socket.socket())
+                caller.setblocking(False)
+                caller.connect_ex(deaf.getsockname())
+        elif first == "timed out":
+            connect = stream._connect
+
+            def timed_out(candidate: socket.socket, address: Any, *others: Any) -> None:
+                if address == deaf.getsockname():
+                    raise OSError(errno.ETIMEDOUT, "timed out")
+                connect(candidate, address, *others)
+
+            monkeypatch.setattr(stream, "_connect", timed_out)
+        family = socket.AF_APPLETALK if first == "has no such family" else socket.AF_INET
+        with FakeMq(answering(COMMITTED)) as fake:
+            working = ("127.0.0.1", int(fake.url.rpartition(":")[2]))
+            found = [
+                (family, socket.SOCK_STREAM, 0, "", deaf.getsockname()),
+                (socket.AF_INET, socket.SOCK_STREAM, 0, "", working),
+            ]
+            monkeypatch.setattr(stream, "_addresses", lambda *_: found)
+            with penstock.connect("penstock://somewhere", timeout=2, retries=False) as client:
+                assert client.append("c", "s", one()).count == 1
 
 
 # ---------------------------------------------------------------- servers that go and come
