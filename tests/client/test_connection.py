@@ -263,7 +263,7 @@ def test_an_interrupt_right_after_connecting_leaves_no_connection(url: str, monk
         penstock.connect(url)
     (client,) = opened
     until(lambda: set(threading.enumerate()) <= before)
-    transport = client._calls.transport
+    transport: Any = client._calls.transport
     with pytest.raises(ClientClosed):
         client._calls.check()
     assert transport._link is None or not transport._link.is_open()
@@ -283,8 +283,13 @@ def test_a_signal_handler_can_close_the_client_of_the_call_it_interrupts_but_not
 
         before = signal.signal(signal.SIGUSR1, handle)
         main = threading.get_ident()
+
+        def interrupt() -> None:
+            fake.came.wait()
+            signal.pthread_kill(main, signal.SIGUSR1)
+
         try:
-            Worker(lambda: (fake.came.wait(), signal.pthread_kill(main, signal.SIGUSR1)))
+            Worker(interrupt)
             with pytest.raises(ConnectionLost, match="the client was closed"):
                 client.append("c", "s", one())
         finally:
@@ -469,28 +474,28 @@ def test_the_rest_of_a_request_is_sent_when_its_caller_has_given_up() -> None:
 
 def test_an_answer_is_noticed_while_bytes_wait_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking, "NOTICE_S_MAX", PATIENT_S)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with penstock.connect(f"penstock://127.0.0.1:{listener.getsockname()[1]}", retries=False) as client:
-            link = link_of(client)
-            accepted, _ = listener.accept()
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        url = f"penstock://127.0.0.1:{listener.getsockname()[1]}"
+        link = link_of(stack.enter_context(penstock.connect(url, retries=False)))
+        accepted = stack.enter_context(listener.accept()[0])
 
-            def append(size: int) -> Worker:
-                event = penstock.event("Sized", bytes(size))
-                return Worker(lambda: link.exchange(Append("c", "s", (event,), ANY), time.monotonic() + PATIENT_S))
+        def append(size: int) -> Worker:
+            event = penstock.event("Sized", bytes(size))
+            return Worker(lambda: link.exchange(Append("c", "s", (event,), ANY), time.monotonic() + PATIENT_S))
 
-            with accepted:
-                leader = append(1)
-                until(lambda: len(link.pending) == 1)
-                large = append(32 << 20)
-                until(lambda: len(link._out) > 0)
-                waiting = append(1)
-                until(lambda: len(link.pending) == 3)
-                for worker, number in ((waiting, b"3"), (large, b"2"), (leader, b"1")):
-                    # This server answers what it has not read.
-                    accepted.sendall(encode([OWN_TAG, number, *COMMITTED]))
-                    worker.join(30)
-                    assert not worker.is_alive()
-                    worker.finish()
+        leader = append(1)
+        until(lambda: len(link.pending) == 1)
+        large = append(32 << 20)
+        until(lambda: len(link._out) > 0)
+        waiting = append(1)
+        until(lambda: len(link.pending) == 3)
+        for worker, number in ((waiting, b"3"), (large, b"2"), (leader, b"1")):
+            # This server answers what it has not read.
+            accepted.sendall(encode([OWN_TAG, number, *COMMITTED]))
+            worker.join(30)
+            assert not worker.is_alive()
+            worker.finish()
 
 
 # ---------------------------------------------------------------- silence

@@ -53,7 +53,7 @@ TORN: Final = "a call was interrupted in the middle of a message"
 
 def nested_error() -> InvalidRequest:
     """The error of a call that would wait for the suspended call below it, which may have to read its answer."""
-    return InvalidRequest("call", "was made inside another call of this client, by a signal handler; use another client")
+    return InvalidRequest("call", "was made by a signal handler inside a call of the same client; use another client")
 
 
 class Waiter:
@@ -111,7 +111,7 @@ class BlockingLink:
 
     def keep(self) -> None:
         """Keep the connection while nothing is sent."""
-        # The thread has no reference of its own, so that a client that nobody closes can be collected.
+        # The thread has no reference of its own, so an unclosed client can be collected.
         arguments = weakref.ref(self), self._over
         threading.Thread(target=_keep, args=arguments, name="penstock-client-pings", daemon=True).start()
 
@@ -210,7 +210,7 @@ class BlockingLink:
             elif not self._out:
                 waiter.sleep(left)
             elif self._stream.wait_to_send(min(left, LOOK_S)):
-                # The leader may not know yet that something waits. Not for long: nobody hears a bell in there.
+                # The leader may not know yet that bytes are left. The wait is short: a bell does not end it.
                 with self._lock:
                     self._flush()
         return waiter.outcome
