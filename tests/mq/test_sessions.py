@@ -185,6 +185,7 @@ async def test_what_is_sent_after_the_end_is_said_to_be_lost() -> None:
 
 async def test_sessions_are_listed_with_their_figures() -> None:
     async with serving() as served, await served.client() as first, await served.client() as second:
+        await until(lambda: len(served.connected) == 2)
         for _ in range(3):
             first.send([b"four", b""])
         for _ in range(3):
@@ -239,6 +240,7 @@ async def test_an_id_is_not_used_again() -> None:
 
 async def test_a_session_that_misbehaves_is_kicked_and_the_others_stay() -> None:
     async with serving() as served, await served.client() as bad, await served.client() as good:
+        await until(lambda: len(served.connected) == 2)
         assert served.server.kick("mq-1")
         assert not served.server.kick("mq-3")
         ending = await bad.closed()

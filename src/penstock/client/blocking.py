@@ -9,6 +9,7 @@ together, so that bytes of a message may be missing, the connection ends.
 
 import os
 import threading
+import weakref
 from contextlib import suppress
 from itertools import count
 from time import monotonic
@@ -44,10 +45,15 @@ from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import reply_of
 
 LOOK_S: Final = 0.01
-"""How often a thread looks whether another one has connected."""
+"""How often a thread looks whether another one has connected, or has read its answer while it waits to send."""
 SENT_BYTES_MAX: Final = 1 << 18
 """Bytes that are sent at once of those that waited."""
 TORN: Final = "a call was interrupted in the middle of a message"
+
+
+def nested_error() -> InvalidRequest:
+    """The error of a call that would wait for the suspended call below it, which may have to read its answer."""
+    return InvalidRequest("call", "was made by a signal handler inside a call of the same client; use another client")
 
 
 class Waiter:
@@ -88,8 +94,8 @@ class BlockingLink:
         self._numbers = count(1)
         self._lock = threading.RLock()
         self._leader: Waiter | None = None
-        self._inside: set[Waiter] = set()
-        """Who may use the socket. The last one to leave closes it, once the connection has ended."""
+        self._inside: dict[Waiter, int] = {}
+        """Who may use the socket, and in which thread. The last to leave closes it, once the connection has ended."""
         self._for_room: set[Waiter] = set()
         self._out = bytearray()
         """What waits to be sent."""
@@ -105,7 +111,9 @@ class BlockingLink:
 
     def keep(self) -> None:
         """Keep the connection while nothing is sent."""
-        threading.Thread(target=self._keep, name="penstock-client-pings", daemon=True).start()
+        # The thread has no reference of its own, so an unclosed client can be collected.
+        arguments = weakref.ref(self), self._over
+        threading.Thread(target=_keep, args=arguments, name="penstock-client-pings", daemon=True).start()
 
     # -- for calls
 
@@ -113,7 +121,7 @@ class BlockingLink:
         """Whether something can be sent. Looks first for what has come meanwhile, such as the end."""
         with self._lock:
             self._look()
-            return self._ending is None
+            return self._ending is None and not self._cannot_send
 
     def has_room(self) -> bool:
         return len(self._out) <= UNSENT_BYTES_HIGH
@@ -134,6 +142,10 @@ class BlockingLink:
             outcome = answer
         raise outcome
 
+    def replaced(self) -> None:
+        """There is another connection now. What still waits for answers here is in doubt."""
+        self._end(Reason.SOCKET_ERROR, CloseReason.LOST)
+
     def close(self) -> None:
         """End it, and give the server a moment to read why: unread bytes would make the system drop our last ones."""
         closer = Waiter(b"")
@@ -141,7 +153,7 @@ class BlockingLink:
             with self._lock:
                 if self._ending is not None:
                     return
-                self._inside.add(closer)
+                self._inside[closer] = threading.get_ident()
                 self._end(Reason.CLIENT_CLOSING, Reason.CLIENT_CLOSING.words)
             self._stream.drain(LIMITS.linger_ms_max / 1000)
         finally:
@@ -151,11 +163,20 @@ class BlockingLink:
 
     def _attend(self, waiter: Waiter, message: bytes | None, until: float) -> Frames | PenstockError:
         """Send a message and wait for its answer; without a message, for room."""
+        thread = threading.get_ident()
+        with self._lock:
+            if thread in self._inside.values():
+                raise nested_error()
         try:
             with self._lock:
+                if self._is_sending:
+                    # Another call was interrupted, and has not left yet.
+                    self._end(Reason.UNKNOWN, TORN)
                 if self._ending is not None:
                     raise unsent_error(self._ended())
-                self._inside.add(waiter)
+                if self._cannot_send:
+                    raise CannotConnect(self.url, CloseReason.LOST)
+                self._inside[waiter] = thread
                 self.pending[waiter.number] = waiter
                 if self._leader is None:
                     self._leader = waiter
@@ -188,7 +209,8 @@ class BlockingLink:
                     self._receive()
             elif not self._out:
                 waiter.sleep(left)
-            elif self._stream.wait_to_send(left):
+            elif self._stream.wait_to_send(min(left, LOOK_S)):
+                # The leader may not know yet that bytes are left. The wait is short: a bell does not end it.
                 with self._lock:
                     self._flush()
         return waiter.outcome
@@ -198,7 +220,7 @@ class BlockingLink:
         with self._lock:
             self.pending.pop(waiter.number, None)
             self._for_room.discard(waiter)
-            self._inside.discard(waiter)
+            self._inside.pop(waiter, None)
             leads = self._leader is waiter
             if self._is_sending or (leads and self._is_reading):
                 self._end(Reason.UNKNOWN, TORN)
@@ -213,6 +235,10 @@ class BlockingLink:
 
     def _send(self, message: bytes) -> None:
         self._has_sent = True
+        if self._is_sending:
+            # These bytes must not follow half a message.
+            self._end(Reason.UNKNOWN, TORN)
+            return
         if self._cannot_send:
             return
         if self._out:
@@ -316,20 +342,29 @@ class BlockingLink:
     def _ended(self) -> PenstockError:
         return ending_error(self.url, self._ending, self._mistake)
 
-    def _keep(self) -> None:
+    def tend(self) -> None:
         """Ping a server that hears nothing for a while, and notice one that is silent, takes nothing, or is gone."""
-        while not self._over.wait(LIMITS.ping_ms / 1000):
-            with self._lock:
-                self._look()
-                self._flush()
-                now = monotonic()
-                if now - self._last_seen > LIMITS.idle_ms_max / 1000:
-                    self._end(Reason.TIME_OUT, CloseReason.IDLE)
-                elif self._out and now - self._moved > LIMITS.stall_ms_max / 1000:
-                    self._end(Reason.TIME_OUT, CloseReason.STALLED)
-                elif not self._has_sent and self._ending is None:
-                    self._send(PING)
-                self._has_sent = False
+        with self._lock:
+            self._look()
+            self._flush()
+            now = monotonic()
+            # During a long upload nothing comes: a ping would wait behind it.
+            if now - max(self._last_seen, self._moved) > LIMITS.idle_ms_max / 1000:
+                self._end(Reason.TIME_OUT, CloseReason.IDLE)
+            elif self._out and now - self._moved > LIMITS.stall_ms_max / 1000:
+                self._end(Reason.TIME_OUT, CloseReason.STALLED)
+            elif not self._has_sent and self._ending is None:
+                self._send(PING)
+            self._has_sent = False
+
+
+def _keep(of: "weakref.ref[BlockingLink]", over: threading.Event) -> None:
+    while not over.wait(LIMITS.ping_ms / 1000):
+        link = of()
+        if link is None:
+            return
+        link.tend()
+        del link
 
 
 class BlockingTransport(Channel):
@@ -340,8 +375,9 @@ class BlockingTransport(Channel):
         self._host = host
         self._port = port
         self._link: BlockingLink | None = None
-        self._lock = threading.Lock()
-        self._connector: object | None = None
+        self._lock = threading.RLock()
+        self._connector: int | None = None
+        """The thread that connects."""
         self._closing = threading.Event()
         self._process = os.getpid()
 
@@ -391,7 +427,9 @@ class BlockingTransport(Channel):
 
     def _connected(self, until: float) -> BlockingLink:
         """A new connection, made by this thread or by another that was first."""
-        me = object()
+        me = threading.get_ident()
+        if self._connector == me:
+            raise nested_error()
         try:
             while True:
                 with self._lock:
@@ -408,10 +446,12 @@ class BlockingTransport(Channel):
             with self._lock:
                 is_closed = self._closing.is_set()
                 if not is_closed:
+                    if self._link is not None:
+                        self._link.replaced()
                     self._link = link
             self._connector = None
         except BaseException:
-            if self._connector is me:
+            if self._connector == me:
                 self._connector = None
             raise
         if is_closed:

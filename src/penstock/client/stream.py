@@ -30,22 +30,26 @@ class Stream:
 
     @classmethod
     def connect(cls, host: str, port: int, until: float, is_cancelled: Callable[[], bool]) -> Self:
-        """Connect to the first of the host's addresses that answers. Raises OSError, TimeoutError at a time."""
+        """Connect to the first of the host's addresses that answers. Raises OSError, TimeoutError at a time.
+
+        One that does not answer takes no more than its share of the time.
+        """
         error: OSError | None = None
-        for family, kind, protocol, _, address in _addresses(host, port, until, is_cancelled):
-            candidate = socket.socket(family, kind, protocol)
+        addresses = _addresses(host, port, until, is_cancelled)
+        for number, (family, kind, protocol, _, address) in enumerate(addresses):
+            now = monotonic()
+            share = (until - now) / (len(addresses) - number)
+            candidate: socket.socket | None = None
             try:
-                _connect(candidate, address, until, is_cancelled)
+                candidate = socket.socket(family, kind, protocol)
+                _connect(candidate, address, now + share, is_cancelled)
                 return cls(candidate)
-            except TimeoutError:
-                candidate.close()
-                raise
-            except OSError as failed:
-                candidate.close()
+            except BaseException as failed:
+                if candidate is not None:
+                    candidate.close()
+                if not isinstance(failed, OSError):
+                    raise
                 error = failed
-            except BaseException:
-                candidate.close()
-                raise
         raise error or OSError("its host has no address")
 
     def send(self, data: bytes | memoryview) -> int:

@@ -359,7 +359,7 @@ class Client(Blocking[AsyncClient]):
         self.url = url
         self._make_looped = partial(AsyncClient, url, timeout=timeout, retries=retries)
         self._looped: Blocking[AsyncClient] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._process = os.getpid()
         transport = transport_to(url)
@@ -372,7 +372,8 @@ class Client(Blocking[AsyncClient]):
         try:
             self._runner.run(self._inner.open())
         except BaseException:
-            self._runner.close()
+            # An interrupt may come when it is open already.
+            _close(self)
             raise
 
     def _on_loop(self) -> Blocking[AsyncClient]:
