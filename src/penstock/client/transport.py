@@ -29,14 +29,15 @@ from penstock.errors import (
 from penstock.model import Reply, Request
 from penstock.mq import Ending, FrameTooLong, Message, MqClient, MqLimits, MqSession, Reason
 from penstock.wire.codes import Res01Code
-from penstock.wire.mqframe import encode, split_frames
+from penstock.wire.mqframe import encode
 from penstock.wire.res01.commands import VERSION, Hello
 from penstock.wire.res01.dialects import OWN_TAG, Frames
 from penstock.wire.res01.messages import (
     OWN_LARGE_TAG,
     append_message,
     fields_of,
-    join_fields,
+    joined_bytes,
+    large_frames,
     reply_of,
     split_fields,
 )
@@ -405,10 +406,9 @@ def request_message(request: Request, number: bytes, frame_bytes_max: int) -> by
             return encode([OWN_TAG, *fields], frame_bytes_max)
         except FrameTooLong:
             pass
-    content = join_fields(fields)
-    if len(content) > MESSAGE_BYTES_MAX:
-        raise LimitExceeded("mq_message_bytes_max", len(content), MESSAGE_BYTES_MAX)
-    return encode([OWN_LARGE_TAG, *split_frames(content, frame_bytes_max)], frame_bytes_max)
+    if (size := joined_bytes(fields)) > MESSAGE_BYTES_MAX:
+        raise LimitExceeded("mq_message_bytes_max", size, MESSAGE_BYTES_MAX)
+    return encode([OWN_LARGE_TAG, *large_frames(fields, frame_bytes_max)], frame_bytes_max)
 
 
 def encoded_fields(request: Request) -> Frames:

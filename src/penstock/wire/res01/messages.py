@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
 from struct import Struct, pack, unpack_from
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
 from penstock.model import TICKS_MAX, Append, Appended, Event, ProducerMark, Reply, Request
@@ -261,12 +261,17 @@ def join_fields(fields: Sequence[bytes]) -> bytes:
     return b"".join((_head(list(map(len, fields))), *fields))
 
 
+def joined_bytes(fields: Sequence[bytes]) -> int:
+    """The length of the byte string."""
+    return _COUNT.size * (len(fields) + 1) + sum(map(len, fields))
+
+
 def _head(lengths: Sequence[int]) -> bytes:
     return pack(f"<{len(lengths) + 1}I", len(lengths), *lengths)
 
 
 def large_frames(fields: Sequence[bytes], frame_bytes_max: int) -> Iterator[bytes]:
-    """The same byte string, split into frames that fit. Long fields are not joined first, and views not copied."""
+    """The same byte string, split into frames that fit. Long fields are not copied: their frames are views."""
     lengths = list(map(len, fields))
     small: list[bytes] = [_head(lengths)]
     if max(lengths, default=0) < LONG_FIELD_BYTES:
@@ -279,7 +284,7 @@ def large_frames(fields: Sequence[bytes], frame_bytes_max: int) -> Iterator[byte
             continue
         yield from split_frames(b"".join(small), frame_bytes_max)
         small.clear()
-        yield from split_frames(field, frame_bytes_max)
+        yield from split_frames(cast("bytes", memoryview(field)), frame_bytes_max)
     yield from split_frames(b"".join(small), frame_bytes_max)
 
 
