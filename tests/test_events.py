@@ -6,13 +6,14 @@ import pickle
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 from msgspec import structs
 
 import penstock
-from penstock.errors import NotJson
+from penstock.errors import InvalidRequest, NotJson
 from penstock.model import TICKS_MAX, Event
 from penstock.model.events import RANDOM_IDS, SHOWN_MAX, random_id
 from penstock.model.times import datetime_of, stamp_of, ticks_of, ticks_of_datetime
@@ -146,3 +147,26 @@ def test_an_event_is_shown_for_people() -> None:
     assert repr(long).isprintable()
     # A damaged record can have any number as a time.
     assert str(TICKS_MAX + 1) in repr(structs.replace(EVENT, stamp=TICKS_MAX + 1))
+
+
+def test_an_event_to_append_takes_its_id_in_every_form_and_any_bytes() -> None:
+    for id in (EVENT.uuid, EVENT.id, EVENT.id_text):
+        assert penstock.event("OrderPlaced", id=id).id == EVENT.id
+    for body in (b"ab", bytearray(b"ab"), memoryview(b"ab"), "ab"):
+        assert penstock.event("OrderPlaced", body).body == b"ab"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"id": "order-1"}, "event id is 'order-1'; pass a UUID, its text or its 16 bytes"),
+        ({"id": b"1"}, "event id is b'1'; pass"),
+        ({"id": 1}, "event id is 1; pass"),
+        ({"time": "2026-11-15"}, "time of an event is '2026-11-15'; pass a datetime"),
+        ({"body": "\ud800"}, "body is not valid Unicode"),
+    ],
+)
+def test_an_event_that_cannot_be_is_refused_with_a_reason(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidRequest) as told:
+        penstock.event("OrderPlaced", **wrong)
+    assert str(told.value).startswith(sentence)

@@ -34,10 +34,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__.partition("\n")[0])
     parser.add_argument("systems", nargs="*", metavar="SYSTEM", help=f"some of: {'; '.join(SYSTEMS)}")
     parser.add_argument(
-        "--work", nargs="+", choices=[*KEYS, "2k"], default=[*KEYS, "2k"], help="only this (default: all)"
+        "--work", nargs="+", choices=KEYS, default=KEYS, help="only this (default: all); names of systems come first"
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="default: 5")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement (default: 3)")
     parser.add_argument(
         "--quick", action="store_true", help="one round, 0.3 s each, a small recovery: for a first look"
     )

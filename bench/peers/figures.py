@@ -164,7 +164,7 @@ def markdown(figures: Figures, durable: Sequence[str], weaker: Sequence[str]) ->
 
 
 def _ratio_table(found: Sequence[Ratio], figures: Figures) -> str:
-    lines = ["| work | Penstock | best peer | times as good | wanted |", "|---|---|---|---|---|"]
+    lines = ["| work | Penstock | best peer | times as good | our goal |", "|---|---|---|---|---|"]
     for ratio in found:
         theirs = f"{short(ratio.theirs)} ({ratio.peer})"
         ours = f"{ratio.work}, {ratio.work.unit} | {short(ratio.ours)}"

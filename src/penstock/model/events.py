@@ -18,7 +18,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from penstock.errors import NotJson
+from penstock.errors import InvalidRequest, NotJson
 from penstock.model.times import (
     UNIX_EPOCH_TICKS,
     datetime_of,
@@ -196,12 +196,15 @@ def event(
     body: Any = b"",
     headers: str | Mapping[str, Any] | None = None,
     *,
-    id: UUID | None = None,
+    id: UUID | bytes | str | None = None,
     time: datetime | None = None,
 ) -> NewEvent:
-    """An event to append. Bytes are its body as they are, text is encoded, anything else becomes JSON."""
+    """An event to append. Bytes are its body as they are, text is encoded, anything else becomes JSON.
+
+    Raises NotJson, or InvalidRequest for an id or a time that is none.
+    """
     if not isinstance(body, bytes):
-        body = body.encode() if isinstance(body, str) else _json(body, "body")
+        body = _bytes_of(body)
     if headers is not None and not isinstance(headers, str):
         headers = _json(headers, "headers").decode()
     return new_event(type, body, headers, id, time)
@@ -209,6 +212,17 @@ def event(
 
 compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 """A value as JSON without spaces."""
+
+
+def _bytes_of(body: Any) -> bytes:
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    if not isinstance(body, str):
+        return _json(body, "body")
+    try:
+        return body.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("body", f"is not valid Unicode: {body[:40]!r}") from None
 
 
 def _json(value: Any, what: str) -> bytes:
@@ -222,13 +236,30 @@ def new_event(
     type: str,
     body: bytes = b"",
     headers: str | None = None,
-    id: UUID | None = None,
+    id: UUID | bytes | str | None = None,
     time: datetime | None = None,
 ) -> NewEvent:
     """An event with a random id and the present time unless they are given."""
-    number = random_id() if id is None else id.bytes
-    stamp = _UTC | (UNIX_EPOCH_TICKS + time_ns() // 100 if time is None else ticks_of_datetime(time))
+    number = random_id() if id is None else _id_of(id)
+    stamp = _UTC | (UNIX_EPOCH_TICKS + time_ns() // 100 if time is None else _ticks_of(time))
     return _make((number, stamp, type, headers or None, body))
+
+
+def _id_of(id: UUID | bytes | str) -> bytes:
+    if isinstance(id, UUID):
+        return id.bytes
+    if isinstance(id, bytes) and len(id) == 16:
+        return id
+    try:
+        return UUID(id).bytes  # type: ignore[arg-type]
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidRequest("event id", f"is {id!r}; pass a UUID, its text or its 16 bytes") from None
+
+
+def _ticks_of(time: datetime) -> int:
+    if not isinstance(time, datetime):
+        raise InvalidRequest("time", f"of an event is {time!r}; pass a datetime")
+    return ticks_of_datetime(time)
 
 
 _make = partial(tuple.__new__, NewEvent)
