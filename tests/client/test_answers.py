@@ -4,6 +4,7 @@ import itertools
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +17,7 @@ from penstock.errors import (
     ConnectionLost,
     DeadlinePassed,
     EventNotFound,
+    InvalidRequest,
     LimitExceeded,
     NotAppended,
     PenstockError,
@@ -168,6 +170,22 @@ def test_a_marked_append_is_sent_again_when_a_connection_is_lost(connect: Connec
         assert connect(fake.url, timeout=PATIENT_S).append("c", "s", one()).count == 1
         assert len({tuple(fields[2:]) for fields in fake.asked}) == 1
         assert len(fake.asked) == 4
+
+
+@pytest.mark.over("penstock")
+def test_a_long_poll_that_is_sent_again_waits_for_the_rest_of_its_time(connect: Connect) -> None:
+    def lose_the_first(_: Fields) -> PenstockError:
+        if len(fake.asked) == 1:
+            time.sleep(0.1)
+            raise ConnectionAbortedError
+        return InvalidRequest("position", "is odd")
+
+    with FakeMq(lose_the_first) as fake:
+        with pytest.raises(InvalidRequest, match="odd"):
+            connect(fake.url, timeout=PATIENT_S).read_page(7, wait=60.0)
+        first, second = ({int(field) for field in fields if field.isdigit()} for fields in fake.asked)
+    assert max(first) == 60_000
+    assert max(second) <= 59_900
 
 
 @pytest.mark.over("penstock")

@@ -217,6 +217,7 @@ class _Attempts:
         self._lost = lost
         """How an attempt ended that was sent and not answered: the call is in doubt."""
         self._reason = ""
+        self._wait_ms: int = getattr(request, "wait_ms", 0)
 
     async def run(self, failed: PenstockError | TimeoutError | None = None) -> Reply:
         """The reply of one of the attempts. `failed` is how the first one ended, if it was made already."""
@@ -234,8 +235,15 @@ class _Attempts:
             await self._calls.pause(pause)
             # Check again: a pause may take longer than it should.
             self._check_time(error)
+            self._shorten_wait()
             longest = min(2 * longest, PAUSE_S_MAX)
             error = None
+
+    def _shorten_wait(self) -> None:
+        """A long poll that is sent again waits for the rest of its time only."""
+        if self._wait_ms:
+            waited_ms = int(1000 * (self._seconds - self._left()))
+            self._request = replace(self._request, wait_ms=max(0, self._wait_ms - waited_ms))  # type: ignore[type-var]
 
     async def _attempt(self) -> Reply:
         transport = self._calls.transport
