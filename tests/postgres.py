@@ -156,11 +156,17 @@ class Postgres:
     def kill(self) -> None:
         """End it as a power cut would, all its processes at once."""
         assert self._process is not None
+        # Stopped first: a child that it starts after the look would live on, and the next start would be refused.
+        os.kill(self._process.pid, signal.SIGSTOP)
         children = _children(self._process.pid)
         for process in (self._process.pid, *children):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         self._process.wait()
+        deadline = time.monotonic() + STARTING_S_MAX
+        while any(map(_is_running, children)):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
 
     def stop(self) -> None:
         """End it in an orderly way, without waiting for anyone."""
@@ -189,6 +195,15 @@ def _free_port() -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
+
+
+def _is_running(process: int) -> bool:
+    """Whether a process still has its memory: the shared memory of a PostgreSQL is in use until all have ended."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def _children(process: int) -> list[int]:
