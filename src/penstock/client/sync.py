@@ -71,7 +71,32 @@ class Portal:
             raise
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        return iterate(self, source)
+        """A plain iterator. Closing it closes the source."""
+        last: asyncio.Task[Any] | None = None
+
+        async def step() -> T:
+            nonlocal last
+            last = asyncio.current_task()
+            return await anext(source)
+
+        async def close() -> None:
+            # An interrupted caller may have left a step running.
+            if last is not None:
+                last.cancel()
+                await asyncio.wait({last})
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
+
+        try:
+            while True:
+                try:
+                    item = self.run(step())
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            if not self.is_closed:
+                self.run(close())
 
     @property
     def is_closed(self) -> bool:
@@ -198,35 +223,6 @@ def wrapping(method: Callable[Concatenate[AsyncClient, P], A], plain: type[W]) -
         return plain(self._runner, method(self._inner, *args, **kwargs))
 
     return call
-
-
-def iterate(portal: Portal, source: AsyncIterator[T]) -> Iterator[T]:
-    """A plain iterator. Closing it closes the source."""
-    last: asyncio.Task[Any] | None = None
-
-    async def step() -> T:
-        nonlocal last
-        last = asyncio.current_task()
-        return await anext(source)
-
-    async def close() -> None:
-        # An interrupted caller may have left a step running.
-        if last is not None:
-            last.cancel()
-            await asyncio.wait({last})
-        if isinstance(source, AsyncGenerator):
-            await source.aclose()
-
-    try:
-        while True:
-            try:
-                item = portal.run(step())
-            except StopAsyncIteration:
-                return
-            yield item
-    finally:
-        if not portal.is_closed:
-            portal.run(close())
 
 
 # --- the plain classes --------------------------------------------------------------------------------------------

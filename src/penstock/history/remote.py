@@ -6,7 +6,7 @@ from typing import Final
 from penstock.client.aio import TIMEOUT_S
 from penstock.client.calls import Calls
 from penstock.client.reader import HistoryRange, record_pages
-from penstock.client.sync import Portal, iterate
+from penstock.client.sync import Portal
 from penstock.client.transport import transport_to
 from penstock.history.source import History, Now
 from penstock.model import (
@@ -57,7 +57,7 @@ class RemoteHistory(History):
     def records(self, wanted: EventFilter, position: int, end: int) -> Iterator[list[Record]]:
         if position < end:
             wanted_range = HistoryRange(position, context=wanted.context, filter=wanted.prefix, until=end - 1)
-            yield from iterate(self._portal, record_pages(self._calls, wanted_range))
+            yield from self._portal.iterate(record_pages(self._calls, wanted_range))
 
     def close(self) -> None:
         try:

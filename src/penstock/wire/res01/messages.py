@@ -272,12 +272,11 @@ def _head(lengths: Sequence[int]) -> bytes:
 
 def large_frames(fields: Sequence[bytes], frame_bytes_max: int) -> Iterator[bytes]:
     """The same byte string, split into frames that fit. Long fields are not copied: their frames are views."""
-    lengths = list(map(len, fields))
-    small: list[bytes] = [_head(lengths)]
-    if max(lengths, default=0) < LONG_FIELD_BYTES:
+    if max(map(len, fields), default=0) < LONG_FIELD_BYTES:
         # A page of events has thousands of short fields: for these the loop below takes twice as long as one join.
-        small += fields
-        fields = ()
+        yield from split_frames(join_fields(fields), frame_bytes_max)
+        return
+    small: list[bytes] = [_head(list(map(len, fields)))]
     for field in fields:
         if len(field) < LONG_FIELD_BYTES:
             small.append(field)
