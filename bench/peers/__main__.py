@@ -16,6 +16,7 @@ import time
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Final
 
 from bench.load import allow_files
@@ -74,10 +75,12 @@ def main() -> None:
 
 def described(rounds: int, plan: Plan) -> str:
     """When, where and with what this was measured."""
-    redis = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=False).stdout
     versions = [f"{name} {version(name)}" for name in PACKAGES if find_spec(name.partition("-")[0])]
     quick = "" if rounds > 1 else " **One round is a first look, not a measurement.**"
-    versions.append(" ".join(redis.split()[:3]))
+    # A run that leaves Redis out needs no Redis.
+    if which("redis-server"):
+        redis = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=False).stdout
+        versions.append(" ".join(redis.split()[:3]))
     return (
         f"{machine()} {rounds} rounds of {plan.seconds:g} s,"
         f" recovery with {plan.recovery_events:,} events.{quick} {', '.join(versions)}."

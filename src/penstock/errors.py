@@ -72,9 +72,27 @@ class DoesNotFit(PenstockError):
 
 
 class NotAllowed(PenstockError):
-    _sentence = "{principal} may not do this: it needs the right {right}"
+    """The answer is the same whether the place exists or not."""
+
     principal: str
     right: str
+    place: str = ""
+
+    def __str__(self) -> str:
+        where = f" on {self.place}" if self.place else ""
+        return f"{self.principal} may not do this: it needs the right {self.right}{where}; ask an administrator"
+
+
+class NotAuthenticated(PenstockError):
+    """Nothing was done. A wrong token and a revoked one get the same answer."""
+
+    _sentence = "{reason}"
+    reason: str
+
+
+class PrincipalNotFound(PenstockError):
+    _sentence = "no principal {principal}; penstock access list shows them"
+    principal: str
 
 
 class Unexpected(PenstockError):
@@ -246,6 +264,16 @@ class WriterBusy(Busy):
 
 class ReaderBusy(Busy):
     """Too many reads wait."""
+
+
+class OverLimit(Busy):
+    """A principal is over a limit of its own; see `penstock access show`."""
+
+    _sentence = "{principal} is over its limit {limit} ({maximum}); nothing was done, try again in {retry_after_ms} ms"
+    principal: str
+    limit: str
+    maximum: int
+    retry_after_ms: int
 
 
 class TimedOut(PenstockError):
@@ -473,12 +501,10 @@ class AnswerMalformed(PenstockError):
 
 
 class NotLoopback(PenstockError):
-    _sentence = (
-        "--{gate} {address} would listen beyond loopback, where any client may do everything; "
-        "use an address such as 127.0.0.1, or allow it with --insecure"
-    )
+    _sentence = "--{gate} {address} would listen beyond loopback {reason}; or use an address such as 127.0.0.1"
     gate: str
     address: str
+    reason: str
 
 
 class CannotListen(PenstockError):

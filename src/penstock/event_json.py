@@ -28,10 +28,10 @@ import msgspec
 import msgspec.json
 
 from penstock.cloudevents import Incoming
-from penstock.model import Event, NewEvent, check_context, check_stream, check_type, now_ticks
+from penstock.model import LOG_CONTEXT, Event, NewEvent, check_context, check_stream, check_type, now_ticks
 from penstock.model.events import compact, random_id
 from penstock.model.times import stamp_of, stamp_of_text, text_of_stamp, text_of_ticks
-from penstock.store.contract import LOG_CONTEXT, MESSAGE_TYPE
+from penstock.store.contract import MESSAGE_TYPE
 from penstock.wire.remits.cbor import first_invalid
 
 NAMES_CACHED: Final = 10_000

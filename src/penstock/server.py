@@ -82,6 +82,10 @@ async def start(engine: Engine, gates: Sequence[Gate]) -> None:
         place = error.filename or "its directory"
         reason = "it is a file, not a directory" if isinstance(error, FileExistsError) else error.strerror
         raise StoreError(f"the store cannot be opened: {place}: {reason}") from error
+    if engine.settings.insecure:
+        log.warning("--insecure is deprecated: say --allow-plaintext, --allow-anonymous or both")
+    if not engine.access.is_closed:
+        log.info("there are no principals, so every client may do everything; penstock access init makes the first")
     started: list[Gate] = []
     try:
         for gate in gates:

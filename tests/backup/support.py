@@ -10,10 +10,9 @@ from typing import Any, Final
 import cbor2
 
 from penstock.backup import Restored, Written, back_up, open_place, restore_backup
-from penstock.model import Event, ProducerMark
+from penstock.model import LOG_CONTEXT, Event, ProducerMark
 from penstock.store import Store, open_reader, store_url
 from penstock.store.contract import (
-    LOG_CONTEXT,
     MESSAGE_TYPE,
     Acknowledge,
     AddIterator,

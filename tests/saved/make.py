@@ -17,13 +17,12 @@ from typing import Any, Final
 
 from penstock.lake import compaction
 from penstock.lake.archiver import Archived, Archiver
-from penstock.model import ProducerMark, Winner
+from penstock.model import LOG_CONTEXT, ProducerMark, Winner
 from penstock.pipelines.projects import read_project
 from penstock.pipelines.scaffold import make_project
 from penstock.pipelines.status import status
 from penstock.store import Store, store_url
 from penstock.store.contract import (
-    LOG_CONTEXT,
     MESSAGE_TYPE,
     Acknowledge,
     AddIterator,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import StorageFailure, StorageFull, StoreError, StoreTooNew
-from penstock.store.contract import LOG_CONTEXT, AddLog, Hid, HideStream
+from penstock.model import LOG_CONTEXT
+from penstock.store.contract import AddLog, Hid, HideStream
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from penstock.store.sqlite.schema import INCREMENTAL, SCHEMA_VERSION
 from tests.faults.support import FailingDisk

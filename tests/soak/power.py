@@ -21,10 +21,10 @@ from typing import Final, NamedTuple
 
 from penstock.cli.maintenance import findings
 from penstock.errors import PenstockError
-from penstock.model import ANY, EventFilter, NewEvent, ProducerMark, stamp_of
+from penstock.model import ANY, LOG_CONTEXT, EventFilter, NewEvent, ProducerMark, stamp_of
 from penstock.model.columns import columns_of
 from penstock.store import contract
-from penstock.store.contract import LOG_CONTEXT, Operation, Proposal, ReadLimits, Transaction
+from penstock.store.contract import Operation, Proposal, ReadLimits, Transaction
 from penstock.store.seals import checked, merge
 from penstock.store.sqlite import SqliteStore
 from tests.faults.powercut import Disk

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.store.contract import LOG_CONTEXT
+from penstock.model import LOG_CONTEXT
 from penstock.testing import server
 from tests.cli.conftest import no_settings as no_settings  # noqa: PLC0414 - a fixture that is used by itself
 from tests.spark.build_kit import Held, Place, place_of

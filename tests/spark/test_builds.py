@@ -11,11 +11,10 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, StoreError, StoreInUse
-from penstock.model import BuildStart, IteratorKind, NewEvent, Over, new_event
+from penstock.model import LOG_CONTEXT, BuildStart, IteratorKind, NewEvent, Over, new_event
 from penstock.spark.build_tasks import BuildTask
 from penstock.spark.builds import NUMBERS_MAX, TASK_MESSAGES_MAX, TASKS_MAX, plan_tasks
 from penstock.spark.parallel import parallel_map
-from penstock.store.contract import LOG_CONTEXT
 from penstock.store.urls import absolute_url
 from penstock.testing import Server, server
 from tests.postgres import Schemas

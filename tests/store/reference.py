@@ -30,6 +30,7 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import (
+    LOG_CONTEXT,
     Allocation,
     Appended,
     Event,
@@ -42,7 +43,6 @@ from penstock.model import (
 )
 from penstock.store import contract
 from penstock.store.contract import (
-    LOG_CONTEXT,
     STALE,
     Hid,
     IteratorState,

@@ -15,11 +15,10 @@ from penstock.errors import (
     LimitExceeded,
     StorageFull,
 )
-from penstock.model import ANY, Allocation, EventFilter, ProducerMark
+from penstock.model import ANY, LOG_CONTEXT, Allocation, EventFilter, ProducerMark
 from penstock.model.columns import columns_of
 from penstock.store import Store
 from penstock.store.contract import (
-    LOG_CONTEXT,
     Acknowledge,
     AddIterator,
     AddLog,

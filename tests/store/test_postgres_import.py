@@ -7,18 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidRequest, PlaceRefused, StoreInUse, StoreUnfinished
-from penstock.model import EventFilter, SubscriptionInfo
+from penstock.model import LOG_CONTEXT, EventFilter, SubscriptionInfo
 from penstock.store import Store, open_import
-from penstock.store.contract import (
-    LOG_CONTEXT,
-    AddIterator,
-    AddLog,
-    Erase,
-    HideStream,
-    ReadLimits,
-    Register,
-    Transaction,
-)
+from penstock.store.contract import AddIterator, AddLog, Erase, HideStream, ReadLimits, Register, Transaction
 from penstock.store.postgres import PostgresReader, PostgresStore
 from penstock.store.postgres.replacement import PostgresImport
 from penstock.store.record import Record

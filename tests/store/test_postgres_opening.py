@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import InvalidRequest, NotAStore, NotDurable, StoreError, StoreTooNew
-from penstock.model import ProducerMark
+from penstock.model import LOG_CONTEXT, ProducerMark
 from penstock.store import open_reader, open_store
-from penstock.store.contract import LOG_CONTEXT, AddLog, DeleteLog, Erase, Progress, Register, Transaction
+from penstock.store.contract import AddLog, DeleteLog, Erase, Progress, Register, Transaction
 from penstock.store.postgres import PostgresReader, PostgresStore
 from penstock.store.postgres.connection import Target
 from penstock.store.postgres.schema import SCHEMA_VERSION

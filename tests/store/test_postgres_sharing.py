@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from penstock.errors import StoreError
+from penstock.model import LOG_CONTEXT
 from penstock.store.contract import (
     EVERYTHING,
-    LOG_CONTEXT,
     AddIterator,
     AddLog,
     Allocate,

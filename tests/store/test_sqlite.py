@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LimitExceeded, NotAStore, StoreError, StoreInUse, StoreTooNew
-from penstock.model import Allocation, EventFilter
+from penstock.model import LOG_CONTEXT, Allocation, EventFilter
 from penstock.store import Store, contract
 from penstock.store.contract import (
-    LOG_CONTEXT,
     Acknowledge,
     AddIterator,
     AddLog,

@@ -6,18 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DamagedRecord, StoreError
-from penstock.model import NEW, Event, EventFilter, NewEvent
-from penstock.store.contract import (
-    LOG_CONTEXT,
-    AddLog,
-    Allocate,
-    DeclareQueue,
-    DeleteLog,
-    Erase,
-    Proposal,
-    ReadLimits,
-    Transaction,
-)
+from penstock.model import LOG_CONTEXT, NEW, Event, EventFilter, NewEvent
+from penstock.store.contract import AddLog, Allocate, DeclareQueue, DeleteLog, Erase, Proposal, ReadLimits, Transaction
 from penstock.store.record import Record, with_checksum
 from penstock.store.sqlite import SqliteStore
 from tests.store.contract.logs import erase_all

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from penstock.errors import MarkSuperseded, PenstockError, StorageFull, VersionConflict
-from penstock.model import EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
+from penstock.model import LOG_CONTEXT, EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
 from penstock.model.columns import columns_of
 from penstock.store import Store
 from penstock.store.contract import (
-    LOG_CONTEXT,
     Acknowledge,
     AddIterator,
     AddLog,

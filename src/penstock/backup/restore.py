@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple
 from penstock.backup.places import Place, system_errors
 from penstock.backup.reader import Chosen, check, choose, read_history, read_state
 from penstock.errors import StoreError
-from penstock.model import ticks_of_unix_ns
+from penstock.model import LOG_CONTEXT, ticks_of_unix_ns
 from penstock.store import Store, open_replacement
-from penstock.store.contract import LOG_CONTEXT, Progressed, StoreIdentity, StoreState
+from penstock.store.contract import Progressed, StoreIdentity, StoreState
 from penstock.store.erasure_filter import Hidden, merged_ranges, visible
 from penstock.store.record import Record
 from penstock.store.replacement import Replaced

@@ -19,14 +19,17 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from penstock.engine import jobs
+from penstock.engine.audit import Audit, digest
 from penstock.engine.background import Eraser
-from penstock.engine.context import EngineContext, check_names
+from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
 from penstock.engine.queues import QueueRequests
 from penstock.engine.subscriptions import SubscriptionRequests
 from penstock.errors import InvalidRequest, LimitExceeded, NotCbor, PenstockError, Unexpected, WriterBusy
 from penstock.model import (
     ANY,
+    AUDIT_CONTEXT,
+    LOG_CONTEXT,
     AddMessages,
     Append,
     Appended,
@@ -42,17 +45,7 @@ from penstock.model import (
 )
 from penstock.model.columns import NO_COLUMNS, Columns, columns_of_bodies
 from penstock.settings import Settings
-from penstock.store.contract import (
-    LOG_CONTEXT,
-    MESSAGE_TYPE,
-    AddLog,
-    Commit,
-    DeleteLog,
-    Operation,
-    Outcome,
-    RequireLog,
-    Transaction,
-)
+from penstock.store.contract import MESSAGE_TYPE, AddLog, Commit, DeleteLog, Operation, Outcome, RequireLog, Transaction
 from penstock.wire.remits.cbor import first_invalid, plainly_valid
 
 log = logging.getLogger(__name__)
@@ -192,7 +185,7 @@ class AppendRequests:
             return write()
         return self._checks.enter(request.stream, bodies_of(commit.columns), write, answer)
 
-    async def transact(self, request: Transact) -> Transacted:
+    async def transact(self, request: Transact, caller: Caller) -> Transacted:
         """Several commits with acknowledgements and progress: all or nothing."""
         asked = len(request.commits) + len(request.acknowledge) + len(request.progress)
         if not asked:
@@ -206,8 +199,8 @@ class AppendRequests:
             try:
                 commits = [self._commit(commit) for commit in request.commits]
                 await self._checks.check(commits)
-                receipts = [await self._queues.receipt(receipt) for receipt in request.acknowledge]
-                steps = self._subscriptions.progressing(request.progress)
+                receipts = [await self._queues.receipt(receipt, caller) for receipt in request.acknowledge]
+                steps = self._subscriptions.progressing(request.progress, caller)
                 progress = await progressing.enter_async_context(steps)
             except PenstockError as error:
                 results = await self._context.refuse(error, request.mark, *map(_outline, request.commits))
@@ -219,6 +212,8 @@ class AppendRequests:
 
     def _commit(self, request: Append) -> Commit:
         settings = self._context.settings
+        if request.context == AUDIT_CONTEXT:
+            raise InvalidRequest("context", f"{AUDIT_CONTEXT} is that of the audit, which only the server writes")
         columns = request.columns()
         if columns.length > settings.commit_events_max:
             raise LimitExceeded("commit_events_max", columns.length, settings.commit_events_max)
@@ -246,8 +241,11 @@ def _operations(commit: Commit) -> tuple[Operation, ...]:
 
 
 class LogRequests:
-    def __init__(self, context: EngineContext, checks: Checks, iterators: IteratorRequests, eraser: Eraser) -> None:
+    def __init__(
+        self, context: EngineContext, checks: Checks, iterators: IteratorRequests, eraser: Eraser, audit: Audit
+    ) -> None:
         self._context = context
+        self._audit = audit
         self._checks = checks
         self._iterators = iterators
         self._eraser = eraser
@@ -279,9 +277,13 @@ class LogRequests:
         await self._context.apply(AddLog(request.log))
         return DONE
 
-    async def drop(self, request: DropLog) -> Done:
+    async def drop(self, request: DropLog, caller: Caller) -> Done:
         """Delete a log and its iterators, if it exists."""
-        if await self._context.apply(DeleteLog(request.log, request.created)):
+        entry: tuple[Operation, ...] = ()
+        if await self._context.pool.run(jobs.has_log, request.log):
+            entry = self._audit.entry(caller.principal, "logs", "log-deleted", {"log": digest(request.log)})
+        delete = DeleteLog(request.log, request.created)
+        if (await self._context.write(Transaction((delete, *entry))))[0]:
             self._iterators.remove_over(Over.LOG, request.log)
             self._eraser.wake()
         return DONE

@@ -18,7 +18,18 @@ from penstock.engine.wakeups import Wakeups, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTimeout
-from penstock.model import EventFilter, ProducerMark, Reply, Request, check_context, check_job, check_name, check_stream
+from penstock.model import (
+    EventFilter,
+    Principal,
+    ProducerMark,
+    Reply,
+    Request,
+    View,
+    check_context,
+    check_job,
+    check_name,
+    check_stream,
+)
 from penstock.settings import Settings
 from penstock.store import Store
 from penstock.store.contract import Operation, ReadLimits, Result, Search, Transaction
@@ -30,8 +41,17 @@ CROWDED_S_MAX: Final = 0.05
 """How long a long poll backs off when one commit wakes more of them than there is room for."""
 
 R = TypeVar("R")
-Handler = Callable[[Any, Any], Awaitable[Reply]]
-"""Carries out one kind of request, given the request and an encoder if there is one."""
+
+
+class Caller(NamedTuple):
+    """Who asks, and what of the store it may see or use with the right that the request needs; None: everything."""
+
+    principal: Principal
+    view: View | None = None
+
+
+Handler = Callable[[Any, Any, Caller], Awaitable[Reply]]
+"""Carries out one kind of request, given the request, an encoder if there is one, and the caller."""
 Handlers = dict[type[Request], Handler]
 
 
@@ -137,8 +157,13 @@ class EngineContext:
 
 
 def plain(handler: Callable[[Any], Awaitable[Reply]]) -> Handler:
-    """A handler whose reply has no events."""
-    return lambda request, _present: handler(request)
+    """A handler whose reply has no events, of a request that names all that it is about."""
+    return lambda request, _present, _caller: handler(request)
+
+
+def called(handler: Callable[[Any, Caller], Awaitable[Reply]]) -> Handler:
+    """A handler whose reply has no events, and depends on the caller."""
+    return lambda request, _present, caller: handler(request, caller)
 
 
 def check_names(**names: str) -> None:

@@ -9,15 +9,16 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self
 
 from penstock import model
 from penstock.engine import iterator_jobs, jobs
+from penstock.engine.access import Access, AccessRequests, authorize
 from penstock.engine.appends import AppendRequests, Checks, LogRequests, OnReply
+from penstock.engine.audit import Audit
 from penstock.engine.background import Eraser, Sealer, SpaceKeeper
-from penstock.engine.context import Attempt, EngineContext, Handler, Handlers, check_names, plain
+from penstock.engine.context import Attempt, Caller, EngineContext, Handler, Handlers, called, check_names, plain
 from penstock.engine.coordination import coordination
 from penstock.engine.disk_watch import DiskWatch
 from penstock.engine.erasures import ErasureRequests
@@ -25,7 +26,7 @@ from penstock.engine.iterators import IteratorRequests
 from penstock.engine.jobs import EventEncoder
 from penstock.engine.metrics import Metrics, PoolCounts
 from penstock.engine.queues import QueueRequests, ReplayRequests
-from penstock.engine.staging import BuildRequests, StagingRequests, start_of
+from penstock.engine.staging import BuildRequests, StagingRequests
 from penstock.engine.subscriptions import SubscriptionRequests
 from penstock.engine.wakeups import Wakeups, resolve
 from penstock.engine.workers import SEALER_NICENESS, LatePool, LuaPool, WorkerPool
@@ -34,7 +35,6 @@ from penstock.errors import (
     Busy,
     Closed,
     InvalidRequest,
-    NotAllowed,
     PenstockError,
     ReaderBusy,
     StoreError,
@@ -46,7 +46,7 @@ from penstock.model.requests import Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
-from penstock.store.contract import ExpireProducers, ExpireStages, Notice, ReadLimits
+from penstock.store.contract import ExpireProducers, ExpireStages, Notice, ReadLimits, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,9 @@ class Engine:
         self.settings = settings
         self.metrics = Metrics()
         self.budget = Budget(settings.requests_bytes_max, self.metrics.refused)
+        self.access = Access(settings)
+        self.audit = Audit(lambda: self.access.is_closed)
+        self.metrics.usage = self.access.usage
         self.metrics.requests_bytes = lambda: self.budget.taken
         self.url = url
         self._closing = False
@@ -112,11 +115,11 @@ class Engine:
         self._eraser = Eraser(context, self._space)
         self._sealer = Sealer(context, self._sealer_pool)
         self._checks = Checks(context)
-        self._subscriptions = SubscriptionRequests(context)
-        self._queues = QueueRequests(context)
+        self._subscriptions = SubscriptionRequests(context, self.audit)
+        self._queues = QueueRequests(context, self.audit)
         self._appends = AppendRequests(context, self._checks, self._subscriptions, self._queues)
-        self._iterators = IteratorRequests(context, self.lua, self._eraser)
-        self._logs = LogRequests(context, self._checks, self._iterators, self._eraser)
+        self._iterators = IteratorRequests(context, self.lua, self._eraser, self.audit)
+        self._logs = LogRequests(context, self._checks, self._iterators, self._eraser, self.audit)
         self._handlers = self._table()
         try:
             # Before the writer starts: from then on only the writer uses the store.
@@ -124,6 +127,7 @@ class Engine:
             open_erasures = self._store.open_erasures()
             head, sealed = self._store.head(), self._store.sealed()
             self._iterators.start(jobs.all_iterators(self._store))
+            self.access.start(context, self._store.access())
         except BaseException as error:
             await self._others.stop()
             self._store.close()
@@ -164,6 +168,7 @@ class Engine:
         self._closing = True
         self._housekeeper.cancel()
         self._disk.stop()
+        self.access.stop()
         self._sealer.stop()
         self._eraser.stop()
         self._space.stop()
@@ -200,6 +205,11 @@ class Engine:
             abandon()
             raise
 
+    async def record(self, principal: Principal, stream: str, what: str, **facts: object) -> None:
+        """Write an entry of the audit about something that is not in the store."""
+        if entry := self.audit.entry(principal, stream, what, facts):
+            await self._context.write(Transaction(entry))
+
     def submit(
         self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
     ) -> Abandon:
@@ -211,8 +221,7 @@ class Engine:
         try:
             if self._closing:
                 raise Closed
-            if not principal.may(needed := request.needs()):
-                raise NotAllowed(principal.name, str(needed.name))
+            view = None if principal.may(needed := request.needs()) else authorize(principal, request, needed)
             if isinstance(request, Append):
                 self._appends.append(request, answer)
             elif isinstance(request, AddMessages):
@@ -220,7 +229,8 @@ class Engine:
             elif len(self._tasks) >= UNDER_WAY_MAX:
                 raise ReaderBusy(len(self._tasks))
             else:
-                return self._begin(self._handlers[type(request)](request, present), answer)
+                handler = self._handlers[type(request)]
+                return self._begin(handler(request, present, Caller(principal, view)), answer)
         except PenstockError as error:
             answer(error)
         except Exception as error:
@@ -237,10 +247,17 @@ class Engine:
         # None stands for any stream: wake all indexed iterators then.
         streams = self._wakeups.followed.copy() if notice.streams is None else notice.streams
         self._wakeups.committed(streams, notice.head)
+        if notice.has_changed_access:
+            self._begin_reload()
         if notice.has_changed_logs:
             self._iterators.changed_elsewhere()
             # The server that deleted something erases it; if that server dies, this one does.
             self._eraser.wake()
+
+    def _begin_reload(self) -> None:
+        self._reloading = asyncio.get_running_loop().create_task(self.access.reload())
+        # It fails if the pool is busy or closes; the access looks again by itself.
+        self._reloading.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _keep_house(self) -> None:
         while True:
@@ -284,58 +301,69 @@ class Engine:
         subscriptions, queues, iterators = self._subscriptions, self._queues, self._iterators
         staging = StagingRequests(self._context)
         builds = BuildRequests(self._context, iterators)
-        erasures = ErasureRequests(self._context, iterators, self._eraser)
+        erasures = ErasureRequests(self._context, iterators, self._eraser, self.audit)
+        access = AccessRequests(self._context, self.access, self.audit)
         return {
-            model.Transact: plain(self._appends.transact),
-            model.ReadStream: lambda request, present: run(
+            model.Transact: called(self._appends.transact),
+            model.ReadStream: lambda request, present, _caller: run(
                 jobs.read_stream, request, self._limits(request.limit), present
             ),
-            model.ReadEvent: lambda request, present: run(jobs.read_event, request, limits, present),
+            model.ReadEvent: lambda request, present, _caller: run(jobs.read_event, request, limits, present),
             model.ReadAll: self._read_history,
             model.ReadRecords: self._read_history,
-            model.FindPosition: plain(self._find_position),
+            model.FindPosition: called(self._find_position),
             model.ListContexts: self._listing(jobs.list_contexts),
             model.ListStreams: self._listing(jobs.list_streams),
             model.ListSubscriptions: self._listing(jobs.list_subscriptions),
             model.ListQueues: self._listing(jobs.list_queues),
             model.ListDeadLetters: self._listing(jobs.list_dead_letters),
             model.ListErasures: self._listing(jobs.list_erasures),
-            model.GetStats: plain(lambda _request: run(jobs.ask_store, Store.stats)),
+            model.GetStats: called(lambda _request, caller: run(jobs.stats, caller.view)),
             model.RegisterSubscriptions: plain(subscriptions.register),
             model.FetchSubscription: subscriptions.fetch,
-            model.ProgressSubscription: plain(subscriptions.progress),
-            model.SetSubscription: plain(subscriptions.set),
+            model.ProgressSubscription: called(subscriptions.progress),
+            model.SetSubscription: called(subscriptions.set),
             model.SubscribeQueue: queues.subscribe,
             model.AcknowledgeQueue: queues.acknowledge,
-            model.ReleaseQueue: plain(queues.release),
-            model.ResetQueue: plain(queues.reset),
-            model.SetDeadLetterRule: plain(queues.set_dead_rule),
-            model.PutBack: plain(queues.put_back),
-            model.ReplayQueue: plain(ReplayRequests(self._context).replay),
+            model.ReleaseQueue: called(queues.release),
+            model.ResetQueue: called(queues.reset),
+            model.SetDeadLetterRule: called(queues.set_dead_rule),
+            model.PutBack: called(queues.put_back),
+            model.ReplayQueue: called(ReplayRequests(self._context).replay),
             model.CreateLog: plain(self._logs.create),
-            model.DropLog: plain(self._logs.drop),
+            model.DropLog: called(self._logs.drop),
             model.ShowLog: plain(lambda request: run(iterator_jobs.show_log, request.log)),
-            model.ListLogs: plain(lambda _request: run(jobs.list_logs)),
-            model.CreateIterator: plain(iterators.create),
-            model.DropIterator: plain(iterators.drop),
-            model.ShowIterator: plain(lambda request: run(iterator_jobs.show_iterator, request.name)),
-            model.ListIterators: plain(lambda request: run(jobs.list_iterators, request.log)),
+            model.ListLogs: called(lambda _request, caller: run(jobs.list_logs, caller.view)),
+            model.CreateIterator: called(iterators.create),
+            model.DropIterator: called(iterators.drop),
+            model.ShowIterator: called(iterators.show),
+            model.ListIterators: called(lambda request, caller: run(jobs.list_iterators, request.log, caller.view)),
             model.NextItems: iterators.next,
-            model.BeginBuild: plain(lambda request: run(start_of, request.iterator, iterators.limits)),
-            model.ReadMessages: plain(builds.messages),
-            model.FindMessage: plain(builds.position),
-            model.StageOutput: plain(builds.stage),
-            model.InstallOutput: plain(builds.install),
-            model.DropOutput: plain(builds.drop),
-            model.EraseStream: plain(erasures.erase_stream),
-            model.EraseSubject: plain(erasures.erase_subject),
-            model.StageEvents: plain(staging.stage),
-            model.PublishStages: plain(staging.publish),
-            model.DropStages: plain(staging.drop),
+            model.BeginBuild: called(builds.begin),
+            model.ReadMessages: called(builds.messages),
+            model.FindMessage: called(builds.position),
+            model.StageOutput: called(builds.stage),
+            model.InstallOutput: called(builds.install),
+            model.DropOutput: called(builds.drop),
+            model.EraseStream: called(erasures.erase_stream),
+            model.EraseSubject: called(erasures.erase_subject),
+            model.StageEvents: called(staging.stage),
+            model.PublishStages: called(staging.publish),
+            model.DropStages: called(staging.drop),
+            model.WhoAmI: called(access.who_am_i),
+            model.PutPrincipal: called(access.put),
+            model.DropPrincipal: called(access.drop),
+            model.IssueToken: called(access.issue),
+            model.AddCredential: called(access.add),
+            model.DropCredential: called(access.remove),
+            model.ListPrincipals: plain(lambda request: access.principals(request, self._page_limit(request.limit))),
+            model.ListCredentials: plain(lambda request: access.credentials(request, self._page_limit(request.limit))),
         }
 
     def _listing(self, job: Callable[..., Any]) -> Handler:
-        return plain(lambda request: self._context.pool.run(job, request, self._page_limit(request.limit)))
+        """A handler that pages through what the caller may see of a list."""
+        run = self._context.pool.run
+        return called(lambda request, caller: run(job, request, self._page_limit(request.limit), caller.view))
 
     def _page_limit(self, limit: int | None) -> int:
         if limit is not None and limit < 1:
@@ -346,23 +374,24 @@ class Engine:
         return self._context.limits._replace(events_max=self._page_limit(limit))
 
     async def _read_history(
-        self, request: model.ReadAll | model.ReadRecords, present: EventEncoder | None
+        self, request: model.ReadAll | model.ReadRecords, present: EventEncoder | None, caller: Caller
     ) -> model.EventPage | model.RecordPage:
         """A page; if it is empty and the request waits, the first page that is not."""
+        types = request.types if isinstance(request, model.ReadAll) else None
+        wanted = EventFilter(request.context, request.filter, types).seen_by(caller.view)
         if isinstance(request, model.ReadAll):
-            wanted = EventFilter(request.context, request.filter, request.types)
-            asked: tuple[Any, ...] = (self._limits(request.limit), present)
+            asked: tuple[Any, ...] = (wanted, self._limits(request.limit), present)
             job: Callable[..., Any] = jobs.read_all
         else:
-            wanted = EventFilter(request.context, request.filter)
             # The server does not decode records, so their number does not matter.
-            asked = (self._context.limits._replace(events_max=RECORD_PAGE_EVENTS_MAX),)
+            asked = (wanted, self._context.limits._replace(events_max=RECORD_PAGE_EVENTS_MAX), caller.view)
             job = jobs.read_records
+        position = request.position
 
         async def attempt() -> Attempt[Any]:
-            nonlocal request
-            page = await self._context.pool.run(job, request, *asked)
-            request = replace(request, position=page.next)
+            nonlocal position
+            page = await self._context.pool.run(job, position, *asked)
+            position = page.next
             if isinstance(page, model.RecordPage):
                 found = bool(page.records)
             else:
@@ -371,9 +400,9 @@ class Engine:
 
         return await self._context.long_poll(request.wait_ms, attempt)
 
-    async def _find_position(self, request: model.FindPosition) -> model.Found:
+    async def _find_position(self, request: model.FindPosition, caller: Caller) -> model.Found:
         check_names(context=request.context, filter=request.filter)
-        wanted = EventFilter(request.context, request.filter)
+        wanted = EventFilter(request.context, request.filter).seen_by(caller.view)
         return model.Found((await self._context.find_position(wanted, request.ticks)).position)
 
 

@@ -12,15 +12,16 @@ events: unless headers contain a backslash, those that name the subject contain 
 import json
 import re
 import time
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from penstock.engine.audit import Audit, digest
 from penstock.engine.background import Eraser
-from penstock.engine.context import EngineContext, check_names
+from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
 from penstock.errors import InvalidRequest
-from penstock.model import Erased, EraseStream, EraseSubject, Event, EventFilter, check_stream
+from penstock.model import AUDIT_CONTEXT, Erased, EraseStream, EraseSubject, Event, EventFilter, check_stream
 from penstock.store import Store
-from penstock.store.contract import Hid, HideEvents, HideStream, ReadLimits
+from penstock.store.contract import Hid, HideEvents, HideStream, ReadLimits, Transaction
 
 MEMBERS: Final = ("subject", "ce-subject")
 RANGES_MAX: Final = 4096
@@ -44,9 +45,8 @@ class Matches(NamedTuple):
     end: bool
 
 
-def find_subject(store: Store, subject: str, context: str | None, position: int, last: int | None = None) -> Matches:
+def find_subject(store: Store, subject: str, wanted: EventFilter, position: int, last: int | None = None) -> Matches:
     """Search a range of positions, for a second or until the matches fill one transaction."""
-    wanted = EventFilter(context)
     found = _Found()
     deadline = time.monotonic() + STEP_S_MAX
     while True:
@@ -132,20 +132,25 @@ RANGE_BYTES: Final = 16
 
 
 class ErasureRequests:
-    def __init__(self, context: EngineContext, iterators: IteratorRequests, eraser: Eraser) -> None:
+    def __init__(self, context: EngineContext, iterators: IteratorRequests, eraser: Eraser, audit: Audit) -> None:
         self._context = context
+        self._audit = audit
         self._iterators = iterators
         self._eraser = eraser
 
-    async def erase_stream(self, request: EraseStream) -> Erased:
+    async def erase_stream(self, request: EraseStream, caller: Caller) -> Erased:
         """Hide all events of a stream, or those up to a sequence."""
         check_names(context=request.context)
+        if request.context == AUDIT_CONTEXT:
+            raise InvalidRequest("context", f"{AUDIT_CONTEXT} is that of the audit, which nobody erases")
         if reason := check_stream(request.stream):
             raise InvalidRequest("stream", reason)
         _check_last(request.last)
-        return Erased(await self._hide(HideStream(request.context, request.stream, request.last)), 0, True)
+        hide = HideStream(request.context, request.stream, request.last)
+        facts = {"context": request.context, "stream": digest(request.stream), "last": request.last}
+        return Erased(await self._hide(hide, caller, facts), 0, True)
 
-    async def erase_subject(self, request: EraseSubject) -> Erased:
+    async def erase_subject(self, request: EraseSubject, caller: Caller) -> Erased:
         """Search one step from a position on, and hide the matches."""
         if request.context is not None:
             check_names(context=request.context)
@@ -158,14 +163,21 @@ class ErasureRequests:
             raise InvalidRequest("subject", "is not valid Unicode") from None
         if not 1 <= length <= SUBJECT_BYTES_MAX:
             raise InvalidRequest("subject", f"has {length} bytes; it must have 1 to {SUBJECT_BYTES_MAX}")
-        asked = (request.subject, request.context, request.position, request.last)
-        found: Matches = await self._context.pool.run(find_subject, *asked)
-        events = await self._hide(HideEvents(found.ranges, found.streams)) if found.ranges else 0
+        wanted = EventFilter(request.context).seen_by(caller.view)
+        found: Matches = await self._context.pool.run(
+            find_subject, request.subject, wanted, request.position, request.last
+        )
+        if not found.ranges:
+            return Erased(0, found.next, found.end)
+        facts = {"context": request.context, "subject": digest(request.subject)}
+        events = await self._hide(HideEvents(found.ranges, found.streams), caller, facts)
         return Erased(events, found.next, found.end)
 
-    async def _hide(self, operation: HideStream | HideEvents) -> int:
+    async def _hide(self, operation: HideStream | HideEvents, caller: Caller, facts: dict[str, Any]) -> int:
         ranges = len(operation.ranges) if isinstance(operation, HideEvents) else 0
-        hid: Hid = await self._context.apply(operation, RANGE_BYTES * ranges)
+        entry = self._audit.entry(caller.principal, "erasures", "erased", facts)
+        hid = (await self._context.write(Transaction((operation, *entry)), RANGE_BYTES * ranges))[0]
+        assert isinstance(hid, Hid)
         self._iterators.rebuilt(hid.rebuilt)
         self._eraser.wake()
         return hid.events

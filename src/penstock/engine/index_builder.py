@@ -17,7 +17,8 @@ from typing import Final
 
 from penstock.engine import iterator_jobs
 from penstock.engine.context import EngineContext
-from penstock.engine.iterator_jobs import Built, IndexProgress, StepLimits, source_of
+from penstock.engine.iterator_jobs import Built, IndexProgress, StepLimits
+from penstock.engine.jobs import source_of
 from penstock.engine.metrics import Lag
 from penstock.engine.wakeups import Source, resolve
 from penstock.engine.workers import WorkerPool

@@ -23,14 +23,24 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from penstock.engine.jobs import list_iterators
+from penstock.engine.jobs import list_iterators, source_of
 from penstock.engine.worker_protocol import answer_and_leave
 from penstock.errors import FunctionFailed, FunctionTimedOut, IteratorNotFound, LogNotFound
 from penstock.lua import LuaLimits, Program, RunResult
-from penstock.model import BuildStart, Encoded, Event, ItemPage, IteratorKind, IteratorSummary, LogSummary, Over
+from penstock.model import (
+    LOG_CONTEXT,
+    BuildStart,
+    Encoded,
+    Event,
+    ItemPage,
+    IteratorKind,
+    IteratorSummary,
+    LogSummary,
+    Over,
+)
 from penstock.model.times import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
-from penstock.store.contract import LOG_CONTEXT, IteratorState, ReadLimits, WriteOutput
+from penstock.store.contract import IteratorState, ReadLimits, WriteOutput
 
 BODY_DEPTH_MAX: Final = LuaLimits().depth_max - 1
 """Levels of a body that functions can be given; the event around it is one more."""
@@ -94,16 +104,6 @@ def _above(store: Store, iterator: IteratorState) -> IteratorState:
     if above is None:
         raise IteratorNotFound(iterator.name)
     return above
-
-
-def source_of(iterator: IteratorState) -> tuple[str, str]:
-    """The context and stream that an iterator reads; ("", name) if it reads another iterator."""
-    if iterator.over == Over.LOG:
-        return LOG_CONTEXT, iterator.log
-    if iterator.over == Over.ITERATOR:
-        return "", iterator.log
-    context, _, stream = iterator.log.partition("/")
-    return context, stream
 
 
 def event_message(event: Event) -> bytes:

@@ -19,8 +19,9 @@ from typing import Final, get_origin
 
 from penstock import model
 from penstock.engine import iterator_jobs, jobs
+from penstock.engine.audit import Audit
 from penstock.engine.background import Eraser
-from penstock.engine.context import EngineContext, KeyedLocks, check_names
+from penstock.engine.context import Caller, EngineContext, KeyedLocks, check_names
 from penstock.engine.index_builder import RETRY_S, Builder, passed_on
 from penstock.engine.iterator_jobs import LAST, ItemEncoder, KeptPage, Paged, PageRequest, Point, StepLimits
 from penstock.engine.worker_protocol import returned_by
@@ -31,6 +32,7 @@ from penstock.errors import (
     FunctionTimedOut,
     InvalidRequest,
     IteratorNotFound,
+    LogNotFound,
     PenstockError,
     WorkerDied,
 )
@@ -52,8 +54,9 @@ ORDINAL_MAX: Final = (1 << 63) - 1
 
 
 class IteratorRequests:
-    def __init__(self, context: EngineContext, lua: WorkerPool, eraser: Eraser) -> None:
+    def __init__(self, context: EngineContext, lua: WorkerPool, eraser: Eraser, audit: Audit) -> None:
         settings = self._settings = context.settings
+        self._audit = audit
         self._context = context
         self._lua = lua
         self._metrics = context.metrics
@@ -128,8 +131,39 @@ class IteratorRequests:
 
     # -- which there are
 
-    async def create(self, request: model.CreateIterator) -> model.Done:
+    async def check(self, name: str, caller: Caller) -> None:
+        """Raise IteratorNotFound for an iterator that reads what the caller may not use."""
+        if caller.view is not None:
+            if name not in self._known:
+                await self._look(name)
+            if not jobs.is_readable(self._known, name, caller.view):
+                raise IteratorNotFound(name)
+
+    async def check_number(self, number: int, caller: Caller) -> None:
+        """The same for an iterator by its id."""
+        if caller.view is not None:
+            names = [iterator.name for iterator in self._known.values() if iterator.id == number]
+            await self.check(names[0] if names else f"of number {number}", caller)
+
+    async def show(self, request: model.ShowIterator, caller: Caller) -> model.IteratorSummary:
+        await self.check(request.name, caller)
+        shown: model.IteratorSummary = await self._context.pool.run(iterator_jobs.show_iterator, request.name)
+        return shown
+
+    async def create(self, request: model.CreateIterator, caller: Caller) -> model.Done:
         check_names(iterator=request.name)
+        if caller.view is not None:
+            # A log, then an iterator, then a stream: as the store looks the name up.
+            is_log: bool = await self._context.pool.run(jobs.has_log, request.log)
+            context, slash, stream = request.log.partition("/")
+            if is_log or (not slash and request.log not in self._known):
+                is_seen = caller.view.has_stream(model.LOG_CONTEXT, request.log)
+            elif request.log in self._known:
+                is_seen = jobs.is_readable(self._known, request.log, caller.view)
+            else:
+                is_seen = caller.view.has_stream(context, stream)
+            if not is_seen:
+                raise LogNotFound(request.log)
         await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
@@ -149,8 +183,11 @@ class IteratorRequests:
         if iterator.indexed:
             self.builder.add(iterator)
 
-    async def drop(self, request: model.DropIterator) -> model.Done:
-        await self._context.apply(DeleteIterator(request.log, request.name))
+    async def drop(self, request: model.DropIterator, caller: Caller) -> model.Done:
+        await self.check(request.name, caller)
+        facts = {"log": request.log, "iterator": request.name}
+        entry = self._audit.entry(caller.principal, "logs", "iterator-deleted", facts)
+        await self._context.write(Transaction((DeleteIterator(request.log, request.name), *entry)))
         self._remove(request.name)
         self._eraser.wake()
         return model.Done()
@@ -184,13 +221,14 @@ class IteratorRequests:
 
     # -- their items
 
-    async def next(self, request: model.NextItems, present: ItemEncoder | None) -> ItemPage:
+    async def next(self, request: model.NextItems, present: ItemEncoder | None, caller: Caller) -> ItemPage:
         if not LAST <= request.ordinal <= ORDINAL_MAX:
             raise InvalidRequest("message id", f"is {request.ordinal}; it must be -1 or an ordinal")
         if request.count < 0:
             raise InvalidRequest("count", f"is {request.count}; it cannot be negative")
         if request.iterator not in self._known:
             await self._look(request.iterator)
+        await self.check(request.iterator, caller)
         iterator = self._find(request.iterator)
         if not request.count:
             return ItemPage([], None if present is None else model.Encoded(0, present([])))

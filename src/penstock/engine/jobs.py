@@ -4,21 +4,22 @@ A scan that does not come to an end in time answers what it has and where to go 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import dropwhile, takewhile
+from operator import attrgetter
 from pickle import PickleBuffer
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from penstock import model
 from penstock.errors import EventNotFound, LogNotFound, NotCbor, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
-from penstock.model import Encoded, Event, EventFilter, EventPage
+from penstock.model import LOG_CONTEXT, Encoded, Event, EventFilter, EventPage, Over, View
 from penstock.store import Store
 from penstock.store.contract import (
     ITERATOR_CHAIN_MAX,
     Erasure,
     IteratorState,
-    LogInfo,
     Page,
     Progress,
     Proposal,
@@ -43,7 +44,6 @@ VIEW_BYTES_MIN: Final = 4096
 EventEncoder = Callable[[list[Event]], Any]
 """A codec's function of a module that turns events into what its wire has."""
 AllocationRequest = model.SubscribeQueue | model.AcknowledgeQueue
-Listed = TypeVar("Listed", LogInfo, IteratorState)
 
 
 # --- plain reads ----------------------------------------------------------------------------------------------
@@ -73,18 +73,27 @@ def read_event(store: Store, request: model.ReadEvent, limits: ReadLimits, prese
     return _page(Page(page.events, sequence + 1, True), present)
 
 
-def read_all(store: Store, request: model.ReadAll, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
-    wanted = EventFilter(request.context, request.filter, request.types)
-    return _page(store.read_all(request.position, wanted, limits), present)
+def read_all(
+    store: Store, position: int, wanted: EventFilter, limits: ReadLimits, present: EventEncoder | None
+) -> EventPage:
+    return _page(store.read_all(position, wanted, limits), present)
 
 
-def read_records(store: Store, request: model.ReadRecords, limits: ReadLimits) -> model.RecordPage:
-    """Records as they are stored. The reader checks them; long ones reach the server as views, without a copy."""
-    page = store.read_records(request.position, EventFilter(request.context, request.filter), limits, checked=False)
-    identity = store.identity()
-    records: list[Any] = [
-        PickleBuffer(one.data) if len(one.data) >= VIEW_BYTES_MIN else one.data for one in page.records
-    ]
+def read_records(
+    store: Store, position: int, wanted: EventFilter, limits: ReadLimits, view: View | None
+) -> model.RecordPage:
+    """Records as they are stored. The reader checks them; long ones reach the server as views, without a copy.
+
+    Of records that hold what the reader may not see, it gets the rest.
+    """
+    page = store.read_records(position, wanted, limits, checked=view is not None)
+    identity, seen = store.identity(), page.records
+    if view is not None:
+        # It needs NumPy, which takes long to import.
+        from penstock.store.rewrites import seen_parts  # noqa: PLC0415
+
+        seen = [part for record in page.records for part in seen_parts(record, view)]
+    records: list[Any] = [PickleBuffer(one.data) if len(one.data) >= VIEW_BYTES_MIN else one.data for one in seen]
     return model.RecordPage(identity.id, identity.timeline, records, page.next, page.end)
 
 
@@ -93,38 +102,131 @@ def ask_store(store: Store, method: Callable[..., Any], *arguments: Any) -> Any:
     return getattr(store, method.__name__)(*arguments)
 
 
-def list_contexts(store: Store, request: model.ListContexts, limit: int) -> model.ListPage[model.ContextInfo]:
-    found = store.contexts(request.after, limit + 1)
-    return model.ListPage(found[:limit], len(found) <= limit)
+def list_contexts(
+    store: Store, request: model.ListContexts, limit: int, view: View | None
+) -> model.ListPage[model.ContextInfo]:
+    return _listed(store.contexts, request.after, limit, partial(_seen_context, store, view), _name)
 
 
-def list_streams(store: Store, request: model.ListStreams, limit: int) -> model.ListPage[model.StreamInfo]:
-    prefix = EventFilter(request.context, request.filter).prefix
-    found = store.streams(request.context, prefix, request.after, limit + 1)
-    return model.ListPage(found[:limit], len(found) <= limit)
+def _seen_context(store: Store, view: View | None, one: model.ContextInfo) -> model.ContextInfo | None:
+    """A context as a principal sees it; None if it sees nothing of it.
+
+    Of a part of a context the store counts events and streams, but no commits and bytes.
+    """
+    if view is None or view.has_filter(one.name, ""):
+        return one
+    apart: list[str] = []
+    for prefix in sorted(scope.stream for scope in view.scopes if scope.meets_filter(one.name, "")):
+        # One that begins with another one adds nothing.
+        if not apart or not prefix.startswith(apart[-1]):
+            apart.append(prefix)
+    counts = [
+        info.events
+        for prefix in apart
+        for info in _every(partial(store.streams, one.name, prefix), "", _name)
+        if view.has_stream(one.name, info.name)
+    ]
+    return model.ContextInfo(one.name, sum(counts), 0, len(counts), 0) if counts else None
+
+
+def list_streams(
+    store: Store, request: model.ListStreams, limit: int, view: View | None
+) -> model.ListPage[model.StreamInfo]:
+    wanted = EventFilter(request.context, request.filter).seen_by(view)
+    page = partial(store.streams, request.context, wanted.prefix)
+    seen = one_if(lambda one: wanted.wants_stream(request.context, one.name))
+    return _listed(page, request.after, limit, seen, _name)
 
 
 def list_subscriptions(
-    store: Store, request: model.ListSubscriptions, limit: int
+    store: Store, request: model.ListSubscriptions, limit: int, view: View | None
 ) -> model.ListPage[model.SubscriptionInfo]:
-    found = store.subscriptions(request.after, limit + 1)
-    return model.ListPage(found[:limit], len(found) <= limit)
+    return _listed(store.subscriptions, request.after, limit, one_if(partial(_is_whole, view)), _id)
 
 
-def list_queues(store: Store, request: model.ListQueues, limit: int) -> model.ListPage[model.QueueInfo]:
-    found = store.queues(request.after, limit + 1)
-    return model.ListPage(found[:limit], len(found) <= limit)
+def list_queues(
+    store: Store, request: model.ListQueues, limit: int, view: View | None
+) -> model.ListPage[model.QueueInfo]:
+    return _listed(store.queues, request.after, limit, one_if(partial(_is_whole, view)), _id)
 
 
-def list_dead_letters(store: Store, request: model.ListDeadLetters, limit: int) -> model.ListPage[model.Allocation]:
-    queue = lookup_queue(store, request.queue, request.context)
+def list_dead_letters(
+    store: Store, request: model.ListDeadLetters, limit: int, view: View | None
+) -> model.ListPage[model.Allocation]:
+    queue = lookup_queue(store, request.queue, request.context, view)
     found = store.dead_letters(queue.id, request.after, limit + 1)
     return model.ListPage(found[:limit], len(found) <= limit)
 
 
-def list_erasures(store: Store, request: model.ListErasures, limit: int) -> model.ListPage[model.ErasureInfo]:
-    found = store.erasures(request.after, limit + 1)
-    return model.ListPage([erasure_info(erasure) for erasure in found[:limit]], len(found) <= limit)
+def list_erasures(
+    store: Store, request: model.ListErasures, limit: int, view: View | None
+) -> model.ListPage[model.ErasureInfo]:
+    """The ledger. An erasure by positions may be of any streams, so only who sees everything sees it."""
+
+    def is_seen(one: Erasure) -> bool:
+        if view is None:
+            return True
+        return one.context is not None and one.stream is not None and view.has_stream(one.context, one.stream)
+
+    found = _listed(store.erasures, request.after, limit, one_if(is_seen), _id)
+    return model.ListPage([erasure_info(erasure) for erasure in found.items], found.end)
+
+
+def _listed(
+    page: Callable[[Any, int], Sequence[Any]],
+    after: Any,
+    limit: int,
+    see: Callable[[Any], Any],
+    key: Callable[[Any], Any],
+) -> model.ListPage[Any]:
+    """A page of a list as a principal sees it: `see` gives an entry, or None for one that it does not see."""
+    found: list[Any] = []
+    while more := page(after, limit + 1):
+        found += [seen for one in more if (seen := see(one)) is not None]
+        if len(found) > limit or len(more) <= limit:
+            break
+        after = key(more[-1])
+    return model.ListPage(found[:limit], len(found) <= limit)
+
+
+def one_if(is_seen: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    return lambda one: one if is_seen(one) else None
+
+
+def _every(page: Callable[[Any, int], Sequence[Any]], after: Any, key: Callable[[Any], Any]) -> Iterator[Any]:
+    """The whole list behind a function that gives pages of it."""
+    while more := page(after, NAMES_PER_QUERY):
+        yield from more
+        after = key(more[-1])
+
+
+def _is_whole(view: View | None, one: model.SubscriptionInfo | model.QueueInfo | QueueState) -> bool:
+    """Whether a principal may see all that a queue or a subscription delivers."""
+    return view is None or view.has_filter(one.context, one.filter)
+
+
+_id: Final = attrgetter("id")
+_name: Final = attrgetter("name")
+
+
+def stats(store: Store, view: View | None) -> model.StoreStats:
+    """Counts of the store; for a principal that sees a part of it, of that part, and nothing of the files."""
+    if view is None:
+        return store.stats()
+    contexts = [seen for one in _every(store.contexts, "", _name) if (seen := _seen_context(store, view, one))]
+    return replace(
+        store.stats(),
+        commits=sum(info.commits for info in contexts),
+        contexts=len(contexts),
+        streams=sum(info.streams for info in contexts),
+        subscriptions=sum(_is_whole(view, one) for one in _every(store.subscriptions, 0, _id)),
+        queues=sum(_is_whole(view, one) for one in _every(store.queues, 0, _id)),
+        logs=len(list_logs(store, view).names),
+        iterators=len(list_iterators(store, None, view).names),
+        body_bytes=sum(info.bytes for info in contexts),
+        file_bytes=0,
+        sealed=0,
+    )
 
 
 def erasure_info(one: Erasure) -> model.ErasureInfo:
@@ -142,24 +244,49 @@ def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:
         raise NotCbor(*found)
 
 
-def list_logs(store: Store) -> model.Names:
-    return model.Names([log.name for log in _whole_list(store.logs)])
+def has_log(store: Store, name: str) -> bool:
+    return store.log(name) is not None
 
 
-def list_iterators(store: Store, log: str | None) -> model.Names:
-    return model.Names([iterator.name for iterator in _whole_list(partial(store.iterators, log))])
+def list_logs(store: Store, view: View | None = None) -> model.Names:
+    every = (log.name for log in _every(store.logs, "", _name))
+    return model.Names([name for name in every if view is None or view.has_stream(LOG_CONTEXT, name)])
+
+
+def list_iterators(store: Store, log: str | None, view: View | None = None) -> model.Names:
+    names = [iterator.name for iterator in _every(partial(store.iterators, log), "", _name)]
+    if view is None:
+        return model.Names(names)
+    known = {iterator.name: iterator for iterator in all_iterators(store)}
+    return model.Names([name for name in names if is_readable(known, name, view)])
 
 
 def all_iterators(store: Store) -> list[IteratorState]:
     """All iterators, without their functions and accumulators."""
-    return _whole_list(partial(store.iterators, None))
+    return list(_every(partial(store.iterators, None), "", _name))
 
 
-def _whole_list(page: Callable[[str, int], Sequence[Listed]]) -> list[Listed]:
-    found: list[Listed] = []
-    while more := page(found[-1].name if found else "", NAMES_PER_QUERY):
-        found += more
-    return found
+def source_of(iterator: IteratorState) -> tuple[str, str]:
+    """The context and stream that an iterator reads; ("", name) if it reads another iterator."""
+    if iterator.over == Over.LOG:
+        return LOG_CONTEXT, iterator.log
+    if iterator.over == Over.ITERATOR:
+        return "", iterator.log
+    context, _, stream = iterator.log.partition("/")
+    return context, stream
+
+
+def is_readable(known: Mapping[str, IteratorState], name: str, view: View) -> bool:
+    """Whether a principal may use an iterator: the stream that it reads, directly or through others, is in the view."""
+    for _ in range(ITERATOR_CHAIN_MAX + 1):
+        iterator = known.get(name)
+        if iterator is None:
+            return False
+        context, stream = source_of(iterator)
+        if context:
+            return view.has_stream(context, stream)
+        name = stream
+    return False
 
 
 # --- gathering events -----------------------------------------------------------------------------------------
@@ -243,9 +370,11 @@ class Fetched(NamedTuple):
     encoded: Encoded | None = None
 
 
-def fetch(store: Store, number: int, count: int, limits: ReadLimits, present: EventEncoder | None) -> Fetched:
+def fetch(
+    store: Store, number: int, count: int, limits: ReadLimits, present: EventEncoder | None, view: View | None
+) -> Fetched:
     """A subscription's next batch, cut where the rules of progress allow."""
-    subscription = find_subscription(store, number)
+    subscription = find_subscription(store, number, view)
     wanted = EventFilter(subscription.context, subscription.filter)
     # One more than asked for shows whether the batch would be cut between events of the same time.
     found = gather(store, wanted, subscription.position, count + 1, limits)
@@ -302,10 +431,10 @@ def split_length(ticks: list[int], count: int, previous: int | None) -> int:
     return next(shorter, min(count + TIES_MAX, len(ticks)))
 
 
-def find_subscription(store: Store, number: int) -> model.SubscriptionInfo:
+def find_subscription(store: Store, number: int, view: View | None = None) -> model.SubscriptionInfo:
     """A subscription by its id, or SubscriptionNotFound."""
     found = store.subscription(number)
-    if found is None:
+    if found is None or not _is_whole(view, found):
         raise SubscriptionNotFound(str(number))
     return found
 
@@ -324,9 +453,9 @@ class Proposed(NamedTuple):
     expires_in: int | None = None
 
 
-def lookup_queue(store: Store, name: str, context: str | None) -> QueueState:
-    """The queue of a name, or QueueNotFound, or QueueAmbiguous."""
-    found = store.find_queues(name, context)
+def lookup_queue(store: Store, name: str, context: str | None, view: View | None = None) -> QueueState:
+    """The queue of a name among those that the caller may use, or QueueNotFound, or QueueAmbiguous."""
+    found = [queue for queue in store.find_queues(name, context) if _is_whole(view, queue)]
     if not found:
         raise QueueNotFound(name)
     if len(found) > 1:
@@ -346,9 +475,10 @@ def propose(
     count: int,
     limits: ReadLimits,
     present: EventEncoder | None,
+    view: View | None,
 ) -> Proposed:
     """The next allocation for a subscriber, once the one that begins at `acknowledged` is gone."""
-    queue, subscriber = lookup_queue(store, request.queue, request.context), request.subscriber
+    queue, subscriber = lookup_queue(store, request.queue, request.context, view), request.subscriber
     wanted = EventFilter(queue.context, queue.filter)
     now = store.now()
     claim = store.claim(queue.id, subscriber, acknowledged)

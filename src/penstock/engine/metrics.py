@@ -5,7 +5,7 @@ Every append counts, so counting is plain addition; a scrape builds the families
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -74,6 +74,8 @@ class Metrics(Collector):
         self.store_up = True
         self.recorded_ahead_s: Callable[[], float] = float
         self.refused: Counter[str] = Counter()
+        self.usage: Mapping[str, Any] = {}
+        """What each principal has done; see `penstock.engine.access`."""
         self.gate_received: Counter[str] = Counter()
         self.gate_sent: Counter[str] = Counter()
         self.commands: Counter[str] = Counter()
@@ -132,6 +134,15 @@ class Metrics(Collector):
             "gate_closed": (counter, "Sessions that have ended", ("gate", "reason"), self.gate_closed),
             "gate_sessions": (gauge, "Open sessions, by gate", ("gate",), self.gate_sessions),
         }
+        usage = dict(self.usage)
+        by_principal = {
+            "requests": (counter, "Requests, by principal", {name: one.requests for name, one in usage.items()}),
+            "request_bytes": (counter, "Bytes of requests, by principal", {n: one.bytes for n, one in usage.items()}),
+            "busy": (counter, "Requests over a limit of their principal", {n: one.busy for n, one in usage.items()}),
+            "connections": (gauge, "Senders logged in, by principal", {n: one.connections for n, one in usage.items()}),
+        }
+        for name, (kind, help, counts) in by_principal.items():
+            labelled[f"principal_{name}"] = (kind, help, ("principal",), Counter(counts))
         for name, (help, value) in counters.items():
             yield CounterMetricFamily(f"penstock_{name}", help, value)
         for name, (help, number) in gauges.items():

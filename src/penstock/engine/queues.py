@@ -17,17 +17,19 @@ from typing import Final, NamedTuple
 
 from penstock import model
 from penstock.engine import jobs
-from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
+from penstock.engine.audit import Audit
+from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, Caller, EngineContext, KeyedLocks, check_names
 from penstock.engine.jobs import AllocationRequest, EventEncoder, gather, lookup_queue
 from penstock.errors import (
     DeadLetterNotFound,
     InvalidRequest,
     LimitExceeded,
+    NotAllowed,
     QueueContended,
     QueueFilterMismatch,
     QueueNotFound,
 )
-from penstock.model import EventFilter
+from penstock.model import EventFilter, Right, View
 from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND
 from penstock.store import Store, contract
 from penstock.store.contract import Proposal, QueueState, ReadLimits, Transaction
@@ -48,8 +50,9 @@ Markers = tuple[int, int | None]
 
 
 class QueueRequests:
-    def __init__(self, context: EngineContext) -> None:
+    def __init__(self, context: EngineContext, audit: Audit) -> None:
         self._context = context
+        self._audit = audit
         self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
         # Of queues in use on this server. There are few, and they stay.
         self._contexts: dict[int, str] = {}
@@ -59,16 +62,18 @@ class QueueRequests:
         for context in {self._contexts[queue] for queue in queues if queue in self._contexts}:
             self._context.wakeups.wake_all(context)
 
-    async def subscribe(self, request: model.SubscribeQueue, present: EventEncoder | None) -> model.Delivery:
+    async def subscribe(
+        self, request: model.SubscribeQueue, present: EventEncoder | None, caller: Caller
+    ) -> model.Delivery:
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
-        queue = await self._declare(request)
+        queue = await self._declare(request, caller)
         if request.ttl_ms == NO_ALLOCATION:
             return _empty(queue, request.subscriber)
-        return await self._allocate(request, None, present)
+        return await self._allocate(request, None, present, caller)
 
-    async def _declare(self, request: model.SubscribeQueue) -> QueueState:
+    async def _declare(self, request: model.SubscribeQueue, caller: Caller) -> QueueState:
         wanted = EventFilter(request.context, request.filter)
         try:
             queue = await self._lookup(request.queue, request.context)
@@ -78,40 +83,46 @@ class QueueRequests:
             made: QueueState = await self._context.apply(declare)
             return made
         if queue.filter != wanted.prefix:
+            if caller.view is not None and not caller.view.has_filter(queue.context, queue.filter):
+                # The name is taken, and that is all the caller may know.
+                raise NotAllowed(caller.principal.name, Right.CONSUME.words, f"queue {queue.name}")
             raise QueueFilterMismatch(queue.name, queue.filter, wanted.prefix)
         return queue
 
-    async def _lookup(self, name: str, context: str | None) -> QueueState:
+    async def _lookup(self, name: str, context: str | None, caller: Caller | None = None) -> QueueState:
         check_names(queue=name)
-        queue: QueueState = await self._context.pool.run(jobs.lookup_queue, name, context)
+        view = None if caller is None else caller.view
+        queue: QueueState = await self._context.pool.run(jobs.lookup_queue, name, context, view)
         return queue
 
-    async def acknowledge(self, request: model.AcknowledgeQueue, present: EventEncoder | None) -> model.Delivery:
+    async def acknowledge(
+        self, request: model.AcknowledgeQueue, present: EventEncoder | None, caller: Caller
+    ) -> model.Delivery:
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_allocation(request.count, request.ttl_ms)
         done = None if (request.first, request.last) == (0, 0) else (request.first, request.last)
         if request.ttl_ms != NO_ALLOCATION:
-            return await self._allocate(request, done, present)
-        queue = await self._lookup(request.queue, request.context)
+            return await self._allocate(request, done, present, caller)
+        queue = await self._lookup(request.queue, request.context, caller)
         if done is not None:
             await self._context.apply(contract.Acknowledge(queue.id, request.subscriber, *done))
         return _empty(queue, request.subscriber)
 
-    async def receipt(self, receipt: model.QueueReceipt) -> contract.Acknowledge:
+    async def receipt(self, receipt: model.QueueReceipt, caller: Caller) -> contract.Acknowledge:
         """The operation that acknowledges inside a transaction."""
-        queue = await self._lookup(receipt.queue, receipt.context)
+        queue = await self._lookup(receipt.queue, receipt.context, caller)
         return contract.Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
 
-    async def release(self, request: model.ReleaseQueue) -> model.Done:
+    async def release(self, request: model.ReleaseQueue, caller: Caller) -> model.Done:
         check_names(queue=request.queue, subscriber=request.subscriber)
-        queue = await self._lookup(request.queue, request.context)
+        queue = await self._lookup(request.queue, request.context, caller)
         given = contract.Release(queue.id, request.subscriber, request.first, request.last, request.counts)
         await self._context.apply(given)
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 
-    async def reset(self, request: model.ResetQueue) -> model.Done:
-        queue = await self._lookup(request.queue, request.context)
+    async def reset(self, request: model.ResetQueue, caller: Caller) -> model.Done:
+        queue = await self._lookup(request.queue, request.context, caller)
         async with self._locks.turn(queue.name):
             position, wanted = request.position, EventFilter(queue.context, queue.filter)
             if position is None:
@@ -120,21 +131,23 @@ class QueueRequests:
                 end = await self._context.position_for(wanted, TICKS_MAX)
                 if not 1 <= position <= end:
                     raise InvalidRequest("position", f"is {position}; it must be from 1 to {end}, the next one")
-            await self._context.apply(contract.MoveQueue(queue.id, position))
+            facts = {"context": queue.context, "queue": queue.name, "from": queue.position, "to": position}
+            entry = self._audit.entry(caller.principal, "queues", "queue-reset", facts)
+            await self._context.write(Transaction((contract.MoveQueue(queue.id, position), *entry)))
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 
-    async def set_dead_rule(self, request: model.SetDeadLetterRule) -> model.Done:
+    async def set_dead_rule(self, request: model.SetDeadLetterRule, caller: Caller) -> model.Done:
         if request.dead_after is not None and request.dead_after < 1:
             raise InvalidRequest("deliveries", f"are {request.dead_after}; there must be at least 1")
-        queue = await self._lookup(request.queue, request.context)
+        queue = await self._lookup(request.queue, request.context, caller)
         await self._context.apply(contract.SetDeadRule(queue.id, request.dead_after))
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 
-    async def put_back(self, request: model.PutBack) -> model.Done:
+    async def put_back(self, request: model.PutBack, caller: Caller) -> model.Done:
         """Give a dead letter to the next consumer. If it is back already, do nothing."""
-        queue = await self._lookup(request.queue, request.context)
+        queue = await self._lookup(request.queue, request.context, caller)
         done = await self._context.apply(contract.Requeue(queue.id, request.first))
         if not done and not await self._context.pool.run(jobs.is_allocated, queue.id, request.first):
             raise DeadLetterNotFound(queue.name, request.first)
@@ -142,12 +155,12 @@ class QueueRequests:
         return model.Done()
 
     async def _allocate(
-        self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None
+        self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None, caller: Caller
     ) -> model.Delivery:
         async def attempt() -> Attempt[model.Delivery]:
             nonlocal acknowledged
             async with self._locks.turn(request.queue):
-                given, found = await self._turn(request, acknowledged, present)
+                given, found = await self._turn(request, acknowledged, present, caller)
             acknowledged = None
             queue = found.queue
             self._contexts[queue.id] = queue.context
@@ -160,13 +173,13 @@ class QueueRequests:
         return await self._context.long_poll(request.wait_ms, attempt)
 
     async def _turn(
-        self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None
+        self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None, caller: Caller
     ) -> tuple[model.Allocation | None, jobs.Proposed]:
         """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
         subscriber, is_shared = request.subscriber, self._context.others.is_shared
         stale, count = 0, min(request.count, self._context.limits.events_max)
         while stale < (SHARED_ATTEMPTS_MAX if is_shared else ATTEMPTS_MAX):
-            asked = (request, acknowledged and acknowledged[0], count, self._context.limits, present)
+            asked = (request, acknowledged and acknowledged[0], count, self._context.limits, present, caller.view)
             found: jobs.Proposed = await self._context.pool.run(jobs.propose, *asked)
             number, proposal = found.queue.id, found.proposal
             # A short scan that found nothing is not worth an fsync; the next one repeats it.
@@ -226,9 +239,11 @@ class EventsFound(NamedTuple):
     end: bool
 
 
-def find_events(store: Store, request: model.ReplayQueue, first: int, count: int, limits: ReadLimits) -> EventsFound:
+def find_events(
+    store: Store, request: model.ReplayQueue, first: int, count: int, limits: ReadLimits, view: View | None
+) -> EventsFound:
     """Up to `count` events from a position on, or as many as one step finds."""
-    queue, last = lookup_queue(store, request.queue, request.context), request.last
+    queue, last = lookup_queue(store, request.queue, request.context, view), request.last
     page = gather(store, EventFilter(queue.context, queue.filter), first, count, limits, last)
     events = [(event.position, len(event.body) + len(event.headers or "")) for event in page.events]
     return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last)
@@ -238,21 +253,21 @@ class ReplayRequests:
     def __init__(self, context: EngineContext) -> None:
         self._context = context
 
-    async def replay(self, request: model.ReplayQueue) -> model.Replayed:
+    async def replay(self, request: model.ReplayQueue, caller: Caller) -> model.Replayed:
         """Put a range back, without what is allocated, or nothing if too much waits already."""
         check_names(queue=request.queue)
         if not 1 <= request.first <= request.last:
             raise InvalidRequest("positions", f"are {request.first} to {request.last}; they must begin at 1 or later")
         for _ in range(ATTEMPTS_MAX):
             try:
-                return await self._attempt(request)
+                return await self._attempt(request, caller)
             except QueueContended:
                 # A consumer was quicker: read the allocations again.
                 continue
         raise QueueContended(request.queue)
 
-    async def _attempt(self, request: model.ReplayQueue) -> model.Replayed:
-        found = await self._find(request)
+    async def _attempt(self, request: model.ReplayQueue, caller: Caller) -> model.Replayed:
+        found = await self._find(request, caller)
         number, (allocations, waiting) = found.queue.id, found.waiting
         # The store knows that a mark was used, and nothing else.
         repeated = model.Replayed(len(found.events), 0, waiting, repeated=True)
@@ -275,12 +290,12 @@ class ReplayRequests:
         events = sum(count for _, _, count in runs)
         return model.Replayed(events, len(found.events) - events, waiting + events)
 
-    async def _find(self, request: model.ReplayQueue) -> EventsFound:
+    async def _find(self, request: model.ReplayQueue, caller: Caller) -> EventsFound:
         """All events of the range; LimitExceeded if there are too many."""
         events: list[tuple[int, int]] = []
         position = request.first
         while True:
-            asked = (request, position, REPLAY_EVENTS_MAX + 1 - len(events), self._context.limits)
+            asked = (request, position, REPLAY_EVENTS_MAX + 1 - len(events), self._context.limits, caller.view)
             found: EventsFound = await self._context.pool.run(find_events, *asked)
             if request.last >= found.queue.position:
                 reason = f"is {request.last}, and the queue is at {found.queue.position}: that is still to come"

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock import model
 from penstock.engine import iterator_jobs
-from penstock.engine.context import EngineContext, check_names
+from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
 from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
 from penstock.lua import LuaLimits
@@ -27,13 +27,15 @@ REQUEST_BYTES_MAX: Final = 8 << 20
 """Bytes of these units, plus one event of any size. The limits of commits are for clients that append."""
 WINNERS_MAX: Final = 50_000
 """Parts of one job."""
+OWNED: Final = "~"
+"""Begins the store's names of the jobs of principals."""
 
 
 class StagingRequests:
     def __init__(self, context: EngineContext) -> None:
         self._context = context
 
-    async def stage(self, request: model.StageEvents) -> model.StagesTaken:
+    async def stage(self, request: model.StageEvents, caller: Caller) -> model.StagesTaken:
         check_names(job=request.job)
         check_stage(self._context, request, len(request.units))
         size, settings = sum(map(size_of, request.units)), self._context.settings
@@ -41,26 +43,38 @@ class StagingRequests:
             if size > (largest := REQUEST_BYTES_MAX + settings.event_bytes_max):
                 raise LimitExceeded("request_bytes_max", size, largest)
             await self._context.pool.run(check_units, request.units, settings.event_bytes_max)
-            who = (request.job, request.part, request.attempt, request.number)
-            stage = contract.Stage(*who, request.units, settings.stage_bytes_max, settings.stage_units_max)
-            await self._context.apply(stage, size)
+            who = (job_of(request.job, caller), request.part, request.attempt, request.number)
+            limits = (settings.stage_bytes_max, settings.stage_units_max)
+            owned = (owner_of(caller), caller.principal.limits.staged_bytes_max)
+            await self._context.apply(contract.Stage(*who, request.units, *limits, *owned), size)
         return model.StagesTaken(settings.event_bytes_max)
 
-    async def publish(self, request: model.PublishStages) -> model.Published:
+    async def publish(self, request: model.PublishStages, caller: Caller) -> model.Published:
         """Append what the winners have staged to the history."""
         check_names(job=request.job)
         check_winners(request.winners)
         if request.origin:
             check_names(origin=request.origin)
-        publish = contract.Publish(request.job, request.winners, request.origin)
+        publish = contract.Publish(job_of(request.job, caller), request.winners, request.origin)
         (placed,) = await self._context.write(Transaction((publish,), request.mark, self._context.disk.refusal()))
         assert isinstance(placed, contract.Placed)
         return placed.published
 
-    async def drop(self, request: model.DropStages) -> model.Done:
+    async def drop(self, request: model.DropStages, caller: Caller) -> model.Done:
         check_names(job=request.job)
-        await self._context.apply(contract.Unstage(request.job))
+        await self._context.apply(contract.Unstage(job_of(request.job, caller)))
         return model.Done()
+
+
+def owner_of(caller: Caller) -> str:
+    """How the jobs of a principal begin in the store; those of an open store begin as their clients chose."""
+    return "" if caller.principal is model.ANONYMOUS else f"{OWNED}{caller.principal.name}/"
+
+
+def job_of(job: str, caller: Caller) -> str:
+    """The store's name of a job. A principal has its own jobs, and none of what it staged with other grants."""
+    owner = owner_of(caller)
+    return f"{owner}{caller.principal.version}/{job}" if owner else job
 
 
 def check_stage(context: EngineContext, request: model.StageEvents | model.StageOutput, units: int) -> None:
@@ -84,7 +98,9 @@ def check_units(_store: Store, units: Sequence[model.StagedUnit], event_bytes_ma
         check_names(context=unit.context)
         if reason := model.check_stream(unit.stream):
             raise InvalidRequest("stream", reason)
-        if unit.context == contract.LOG_CONTEXT:
+        if unit.context == model.AUDIT_CONTEXT:
+            raise InvalidRequest("context", f"{unit.context} is that of the audit, which only the server writes")
+        if unit.context == model.LOG_CONTEXT:
             raise InvalidRequest("context", f"{unit.context} is that of logs, which take messages and no staged events")
         if unit.expected != model.ANY and unit.expected < 1:
             raise InvalidRequest("expected version", f"is {unit.expected}; it must be -1 or at least 1")
@@ -100,7 +116,13 @@ class BuildRequests:
         self._context = context
         self._iterators = iterators
 
-    async def messages(self, request: model.ReadMessages) -> model.MessagePage:
+    async def begin(self, request: model.BeginBuild, caller: Caller) -> model.BuildStart:
+        await self._iterators.check(request.iterator, caller)
+        start: model.BuildStart = await self._context.pool.run(start_of, request.iterator, self._iterators.limits)
+        return start
+
+    async def messages(self, request: model.ReadMessages, caller: Caller) -> model.MessagePage:
+        await self._iterators.check(request.iterator, caller)
         if request.ordinal < 0 or request.count < 1:
             raise InvalidRequest("ordinal and count", "must be at least 0 and 1")
         limits = self._context.limits
@@ -108,12 +130,14 @@ class BuildRequests:
         place = (request.iterator, request.id, request.ordinal)
         return model.MessagePage(await self._context.pool.run(read_messages, *place, limits))
 
-    async def position(self, request: model.FindMessage) -> model.Found:
+    async def position(self, request: model.FindMessage, caller: Caller) -> model.Found:
+        await self._iterators.check(request.iterator, caller)
         if request.ordinal < 0:
             raise InvalidRequest("ordinal", "must be at least 0")
         return model.Found(await self._context.pool.run(find_message, request.iterator, request.id, request.ordinal))
 
-    async def stage(self, request: model.StageOutput) -> model.Done:
+    async def stage(self, request: model.StageOutput, caller: Caller) -> model.Done:
+        await self._iterators.check_number(request.id, caller)
         job, settings = _job(request.id), self._context.settings
         check_stage(self._context, request, len(request.chunks))
         if (size := sum(map(len, request.chunks))) > settings.commit_bytes_max:
@@ -124,7 +148,9 @@ class BuildRequests:
         await self._context.apply(stage, sum(map(size_of, units)))
         return model.Done()
 
-    async def install(self, request: model.InstallOutput) -> model.Installed:
+    async def install(self, request: model.InstallOutput, caller: Caller) -> model.Installed:
+        await self._iterators.check(request.iterator, caller)
+        await self._iterators.check_number(request.id, caller)
         self._context.disk.check()
         check_names(iterator=request.iterator)
         check_winners(request.winners)
@@ -136,7 +162,8 @@ class BuildRequests:
         self._iterators.builder.installed(request.iterator, request.id)
         return installed
 
-    async def drop(self, request: model.DropOutput) -> model.Done:
+    async def drop(self, request: model.DropOutput, caller: Caller) -> model.Done:
+        await self._iterators.check_number(request.id, caller)
         await self._context.apply(contract.Unstage(_job(request.id)))
         return model.Done()
 

@@ -11,10 +11,11 @@ from typing import Final
 
 from penstock import model
 from penstock.engine import jobs
-from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, EngineContext, KeyedLocks, check_names
+from penstock.engine.audit import Audit
+from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, Caller, EngineContext, KeyedLocks, check_names
 from penstock.engine.jobs import EventEncoder, PendingBatch
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
-from penstock.model import EventFilter, SubscriptionInfo
+from penstock.model import EventFilter, SubscriptionInfo, View
 from penstock.store import Store
 from penstock.store.contract import Progress, Register, SetBookmark, Transaction
 
@@ -26,8 +27,9 @@ NOWHERE: Final = 0
 
 
 class SubscriptionRequests:
-    def __init__(self, context: EngineContext) -> None:
+    def __init__(self, context: EngineContext, audit: Audit) -> None:
         self._context = context
+        self._audit = audit
         self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
         self._pending: dict[int, PendingBatch] = {}
 
@@ -54,16 +56,19 @@ class SubscriptionRequests:
         )
         return found
 
-    async def fetch(self, request: model.FetchSubscription, present: EventEncoder | None) -> model.FetchedBatch:
+    async def fetch(
+        self, request: model.FetchSubscription, present: EventEncoder | None, caller: Caller
+    ) -> model.FetchedBatch:
         """The pending batch again, or the next one."""
         if request.count < 1:
             raise InvalidRequest("count", f"is {request.count}; it must be at least 1")
-        return await self._context.long_poll(request.wait_ms, lambda: self._fetch(request, present))
+        return await self._context.long_poll(request.wait_ms, lambda: self._fetch(request, present, caller.view))
 
     async def _fetch(
-        self, request: model.FetchSubscription, present: EventEncoder | None
+        self, request: model.FetchSubscription, present: EventEncoder | None, view: View | None
     ) -> Attempt[model.FetchedBatch]:
         number = request.subscription
+        await self._check(number, view)
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
                 found: jobs.PendingEvents = await self._context.pool.run(jobs.read_pending, pending, present)
@@ -72,7 +77,12 @@ class SubscriptionRequests:
                     return Attempt(model.FetchedBatch(number, found.events, found.encoded), True, pending.wanted)
                 # All of it was erased meanwhile: there is nothing left to acknowledge.
                 await self._move(number, pending, pending.last_ticks)
-            return await self._next(number, min(request.count, self._context.limits.events_max), present)
+            return await self._next(number, min(request.count, self._context.limits.events_max), present, view)
+
+    async def _check(self, number: int, view: View | None) -> None:
+        """Raise SubscriptionNotFound for one that the caller may not use."""
+        if view is not None:
+            await self._context.pool.run(jobs.find_subscription, number, view)
 
     async def _still_pending(self, number: int) -> PendingBatch | None:
         """The fetched batch, unless another server has moved the subscription since."""
@@ -85,10 +95,13 @@ class SubscriptionRequests:
         self._forget(number, pending)
         return None
 
-    async def _next(self, number: int, count: int, present: EventEncoder | None) -> Attempt[model.FetchedBatch]:
+    async def _next(
+        self, number: int, count: int, present: EventEncoder | None, view: View | None
+    ) -> Attempt[model.FetchedBatch]:
         """Scan until there is a batch or the history ends; a long scan saves its position on the way."""
         while True:
-            found: jobs.Fetched = await self._context.pool.run(jobs.fetch, number, count, self._context.limits, present)
+            asked = (number, count, self._context.limits, present, view)
+            found: jobs.Fetched = await self._context.pool.run(jobs.fetch, *asked)
             info = found.subscription
             wanted = EventFilter(info.context, info.filter)
             if found.batch:
@@ -100,9 +113,15 @@ class SubscriptionRequests:
             if found.batch or found.end:
                 return Attempt(model.FetchedBatch(number, found.events, found.encoded), bool(found.batch), wanted)
 
-    async def progress(self, request: model.ProgressSubscription) -> model.Done:
+    async def progress(self, request: model.ProgressSubscription, caller: Caller) -> model.Done:
         """Move past the pending batch if this is its time; otherwise do nothing."""
         number = request.subscription
+        if caller.view is not None:
+            # Progress of a subscription that does not exist does nothing; so does that of one out of sight.
+            try:
+                await self._check(number, caller.view)
+            except SubscriptionNotFound:
+                return model.Done()
         async with self._locks.turn(number):
             pending = await self._fetched(number, request.last_ticks, strict=False)
             if pending is not None:
@@ -119,13 +138,15 @@ class SubscriptionRequests:
             self._pending.pop(number, None)
 
     @asynccontextmanager
-    async def progressing(self, receipts: Sequence[model.SubscriptionReceipt]) -> AsyncIterator[list[Progress]]:
+    async def progressing(
+        self, receipts: Sequence[model.SubscriptionReceipt], caller: Caller
+    ) -> AsyncIterator[list[Progress]]:
         """The operations that progress past pending batches inside a transaction, which is written within.
 
         For a batch that is not pending it yields an operation that fails, after the store has looked for a repeat.
         """
         async with self._locks.turn(*(receipt.subscription for receipt in receipts)):
-            pending = [await self._fetched(r.subscription, r.last_ticks, strict=True) for r in receipts]
+            pending = [await self._receipt(receipt, caller.view) for receipt in receipts]
             yield [
                 batch.progress(receipt.subscription, receipt.last_ticks, strict=True)
                 if batch
@@ -134,6 +155,13 @@ class SubscriptionRequests:
             ]
             for receipt, batch in zip(receipts, pending, strict=True):
                 self._forget(receipt.subscription, batch)
+
+    async def _receipt(self, receipt: model.SubscriptionReceipt, view: View | None) -> PendingBatch | None:
+        try:
+            await self._check(receipt.subscription, view)
+        except SubscriptionNotFound:
+            return None
+        return await self._fetched(receipt.subscription, receipt.last_ticks, strict=True)
 
     async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> PendingBatch | None:
         """The fetched batch that ends on a time, if there is one; strict: only if that is certain."""
@@ -146,7 +174,7 @@ class SubscriptionRequests:
         found: PendingBatch | None = await self._context.pool.run(jobs.batch_until, *asked)
         return None if found is None or (strict and not found.is_certain) else found
 
-    async def set(self, request: model.SetSubscription) -> model.Done:
+    async def set(self, request: model.SetSubscription, caller: Caller) -> model.Done:
         """Move a subscription to a time and forget its pending batch."""
         check_names(subscriber=request.subscriber, context=request.context, filter=request.filter)
         wanted = EventFilter(request.context, request.filter)
@@ -156,7 +184,10 @@ class SubscriptionRequests:
         async with self._locks.turn(found.id):
             position = await self._context.position_for(wanted, request.ticks)
             bookmark = SetBookmark(request.subscriber, request.context, wanted.prefix, position)
-            await self._context.apply(bookmark)
+            facts = {"subscription": found.id, "subscriber": request.subscriber, "context": request.context}
+            facts |= {"from": found.position, "to": position}
+            entry = self._audit.entry(caller.principal, "subscriptions", "subscription-reset", facts)
+            await self._context.write(Transaction((bookmark, *entry)))
             self._pending.pop(found.id, None)
         self._context.wakeups.wake_all(request.context)
         return model.Done()

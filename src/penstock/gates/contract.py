@@ -1,4 +1,4 @@
-"""The interface of all gates, and the addresses that they listen on: loopback only, unless `insecure` is set.
+"""The interface of all gates, and their addresses: beyond loopback only with encryption and principals.
 
 An address is `HOST:PORT`; ZeroMQ writes `tcp://HOST:PORT`, or `ipc://PATH` for a local socket.
 
@@ -57,7 +57,8 @@ class TcpGate(TcpServer[S]):
         self.address = address
 
     async def start(self) -> None:
-        bound = await bound_socket(self.name, self.address, insecure=self.engine.settings.insecure)
+        check_fixed(self.engine, self.name, self.address)
+        bound = await bound_socket(self.name, self.address, exposed(self.engine))
         self.address = shown_address(bound)
         await self.listen(bound)
 
@@ -90,10 +91,32 @@ def limits_of(settings: Settings, gate: str, **others: int) -> TcpLimits:
     )
 
 
-async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.socket:
+def check_fixed(engine: Engine, gate: str, address: str) -> None:
+    """Raise CannotListen if a gate is bound to a principal that does not exist."""
+    setting = f"{gate.replace('-', '_')}_as"
+    name = getattr(engine.settings, setting)
+    if name is not None and engine.access.principal(name) is None:
+        reason = f"{setting} is {name}, and there is no such principal; make it with penstock access add {name} GRANT"
+        raise CannotListen(gate, address, reason)
+
+
+def exposed(engine: Engine, fix: str = "--tls-cert FILE --tls-key FILE", *, is_encrypted: bool = False) -> str | None:
+    """Why a gate must not listen beyond loopback, and what to do about it; None if it may. `fix` encrypts it."""
+    settings, reasons = engine.settings, []
+    if not (is_encrypted or settings.allow_plaintext or settings.insecure):
+        reasons.append(f"in plain text: encrypt it with {fix}, or allow this with --allow-plaintext")
+    if not (engine.access.is_closed or settings.allow_anonymous or settings.insecure):
+        place = f"--data {settings.data}" if settings.data is not None else "--store URL"
+        init = f"make a principal with penstock access init {place}"
+        reasons.append(f"where any client may do everything: {init}, or allow this with --allow-anonymous")
+    return "; and ".join(reasons) or None
+
+
+async def bound_socket(gate: str, address: str, exposed: str | None) -> socket.socket:
     """A socket bound to an address of a gate; port 0 becomes a free one.
 
-    A name may have several addresses: all must be loopback, and the gate takes the first that it can bind.
+    A name may have several addresses: all must be loopback unless `exposed` is None, and the gate takes the first that
+    it can bind.
     """
     if address.startswith(IPC):
         return _bind_local(gate, address)
@@ -104,8 +127,8 @@ async def bound_socket(gate: str, address: str, *, insecure: bool) -> socket.soc
         raise CannotListen(gate, address, str(error.strerror).lower()) from error
     except (ValueError, OSError) as error:
         raise CannotListen(gate, address, str(error)) from error
-    if not insecure and not all(is_loopback(str(sockaddr[0])) for *_, sockaddr in found):
-        raise NotLoopback(gate, address)
+    if exposed is not None and not all(is_loopback(str(sockaddr[0])) for *_, sockaddr in found):
+        raise NotLoopback(gate, address, exposed)
     reason = "it has no address"
     for family, *_, sockaddr in found:
         try:

@@ -38,8 +38,11 @@ from uvicorn.server import ServerState
 
 from penstock import __version__
 from penstock.engine import Engine
-from penstock.errors import CannotListen
-from penstock.gates.contract import bound_socket, shown_address
+from penstock.engine.access import NEEDED, NOBODY, Login
+from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit, PenstockError
+from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
+from penstock.model import Right
+from penstock.model.access import EVERYWHERE
 from penstock.settings import Settings, host_and_port
 from penstock.tcp import PeerLog, TcpServer, network_of, shown_peer
 
@@ -88,7 +91,8 @@ class HttpGate:
 
     async def start(self) -> None:
         settings = self._engine.settings
-        self._socket = await bound_socket(self.name, settings.http, insecure=settings.insecure)
+        check_fixed(self._engine, self.name, settings.http)
+        self._socket = await bound_socket(self.name, settings.http, exposed(self._engine))
         self.address = shown_address(self._socket)
         try:
             # Not Server.serve: that would take over the signals, which belong to the whole server.
@@ -154,23 +158,49 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=process)
 
-    async def health(_request: Request) -> Response:
-        identity = engine.identity
-        about = {"store_id": identity.id, "timeline": identity.timeline, "version": __version__}
+    def sender(request: Request) -> Login:
+        """Who sends a request. Raises NotAuthenticated or OverLimit."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind and kind.lower() != "bearer":
+            raise NotAuthenticated(f"authorization {kind[:SHOWN_CHARACTERS_MAX]} is not known here; send Bearer TOKEN")
+        login = engine.access.for_one_request(token.strip() if kind else None, engine.settings.http_as)
+        if (refusal := login.admit(0)) is not None:
+            raise refusal
+        return login
+
+    def allowed(request: Request, right: Right) -> Login:
+        """Who sends a request about the whole server. Raises NotAllowed, NotAuthenticated or OverLimit."""
+        login = sender(request)
+        view = login.principal.views.get(right)
+        if view is None or EVERYWHERE not in view.scopes:
+            if login.principal is NOBODY:
+                raise NotAuthenticated(NEEDED)
+            raise NotAllowed(login.principal.name, right.words)
+        return login
+
+    async def health(request: Request) -> Response:
+        identity, about = engine.identity, {}
+        # A load balancer has no token, and needs the status only.
+        if sender(request).principal is not NOBODY:
+            about = {"store_id": identity.id, "timeline": identity.timeline, "version": __version__}
         reason = engine.trouble
         if reason is None:
             return JSONResponse({"status": "ok", **about})
         return JSONResponse({"status": "unavailable", "reason": reason, **about}, 503)
 
-    async def metrics(_request: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        allowed(request, Right.READ)
         text = generate_latest(engine.metrics.registry) + generate_latest(process)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
-    async def sessions(_request: Request) -> Response:
+    async def sessions(request: Request) -> Response:
+        allowed(request, Right.ADMIN)
         return JSONResponse({"sessions": [asdict(info) for server in servers for info in server.sessions()]})
 
     async def kick(request: Request) -> Response:
-        session = request.path_params["session"]
+        login, session = allowed(request, Right.ADMIN), request.path_params["session"]
+        if any(server.session(session) for server in servers):
+            await engine.record(login.principal, "sessions", "session-kicked", session=session)
         if any(server.kick(session) for server in servers):
             return JSONResponse({"kicked": session})
         return JSONResponse({"error": f"there is no session {session[:SHOWN_CHARACTERS_MAX]}"}, 404)
@@ -183,7 +213,7 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
             Route("/sessions", sessions),
             Route("/sessions/{session}", kick, methods=["DELETE"]),
         ],
-        exception_handlers={HTTPException: _refusal},
+        exception_handlers={HTTPException: _refusal, PenstockError: _refused_access},
     )
     settings = engine.settings
     # A server that listens on a name answers to it.
@@ -195,6 +225,17 @@ async def _index(_request: Request) -> Response:
     paths = "".join(f"  {path:<10} {meaning}\n" for path, meaning in PATHS.items())
     text = f"Penstock {__version__}, an event store and durable log.\n\n{paths}\nEvents do not go through here.\n"
     return PlainTextResponse(text)
+
+
+async def _refused_access(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, PenstockError)
+    if isinstance(error, NotAuthenticated):
+        return JSONResponse({"error": str(error)}, 401, {"www-authenticate": "Bearer"})
+    if isinstance(error, NotAllowed):
+        return JSONResponse({"error": str(error)}, 403)
+    if isinstance(error, OverLimit):
+        return JSONResponse({"error": str(error)}, 429, {"retry-after": str(-(-error.retry_after_ms // 1000))})
+    return JSONResponse({"error": str(error)}, 503)
 
 
 async def _refusal(request: Request, error: Exception) -> Response:

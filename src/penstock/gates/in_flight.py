@@ -11,9 +11,20 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.engine import Engine
+from penstock.engine.access import Login
 from penstock.engine.engine import Budget
-from penstock.errors import PenstockError, Unexpected, drop_traceback
-from penstock.model import ANONYMOUS, Append, FetchSubscription, ReadAll, ReadRecords, ReadStream, Reply
+from penstock.errors import NotAuthenticated, PenstockError, Unexpected, drop_traceback
+from penstock.gates.logins import Logins
+from penstock.model import (
+    Append,
+    Authenticate,
+    FetchSubscription,
+    ReadAll,
+    ReadRecords,
+    ReadStream,
+    Reply,
+    WhoAmI,
+)
 from penstock.model.replies import Encoded
 from penstock.tcp import CloseReason, ReadHold, TcpSession
 from penstock.wire.res01.dialects import Frames
@@ -45,18 +56,20 @@ class Pipeline:
 
     __slots__ = (
         *("_bytes_max", "_engine", "_in_flight", "_is_done", "_is_reading_on", "_outstanding", "_outstanding_bytes"),
-        *("_outstanding_max", "_pages", "_series", "_session", "_waiting", "send"),
+        *("_outstanding_max", "_pages", "_series", "_session", "_waiting", "logins", "send"),
     )
 
     def __init__(
         self,
         engine: Engine,
         session: TcpSession,
+        gate: str,
         send: Callable[[Any, list[Frames]], None],
         outstanding_max: int = OUTSTANDING_MAX,
     ) -> None:
         self._engine = engine
         self._session = session
+        self.logins = Logins(engine, session, gate, self._revoke)
         self.send = send
         """Sends answers, given the framing of their message."""
         self._outstanding_max = outstanding_max
@@ -71,7 +84,7 @@ class Pipeline:
 
     def take(self, exchange: Exchange, size: int, framing: Framing) -> None:
         """Begin a message of so many bytes, or queue it until its turn."""
-        message = InFlightMessage(self, exchange, size, framing)
+        message = InFlightMessage(self, exchange, size, framing, self.logins.of(exchange.envelope.routing))
         self._outstanding_bytes += size
         if not message.waits:
             self._outstanding += 1
@@ -143,8 +156,14 @@ class Pipeline:
         self._is_done = True
         return bool(self._outstanding)
 
+    def _revoke(self, login: Login) -> None:
+        """A sender behind a broker is nobody now: end its long polls. What else it has sent is answered."""
+        for message in [message for message in self._in_flight if message.login is login and message.waits]:
+            message.revoke()
+
     def abandon(self) -> None:
         """The connection is gone: give up requests that only read or wait."""
+        self.logins.close()
         self._series.clear()
         for message in [*self._waiting, *self._in_flight]:
             message.abandon()
@@ -157,12 +176,13 @@ class InFlightMessage:
 
     __slots__ = (
         *("_abandons", "_budget", "_counted", "_engine", "_framing", "_is_abandoned", "_is_going_on", "_next"),
-        *("_pipeline", "_replies", "exchange", "fills_pages", "has_page", "left", "size", "waits"),
+        *("_pipeline", "_replies", "exchange", "fills_pages", "has_page", "left", "login", "size", "waits"),
     )
 
-    def __init__(self, pipeline: Pipeline, exchange: Exchange, size: int, framing: Framing) -> None:
+    def __init__(self, pipeline: Pipeline, exchange: Exchange, size: int, framing: Framing, login: Login) -> None:
         requests = exchange.requests
         self._pipeline = pipeline
+        self.login = login
         self._framing = framing
         self._counted = self._is_abandoned = False
         self._abandons: list[Callable[[], bool]] = []
@@ -182,10 +202,15 @@ class InFlightMessage:
     def enter(self, budget: Budget) -> bool:
         """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
         self._budget = budget
-        if budget.take(self.size):
+        refusal = self.login.admit(self.size)
+        if refusal is None and self.waits:
+            refusal = self.login.begin_poll()
+        if refusal is None and budget.take(self.size):
             self._counted = True
             return True
-        refused: list[Reply | PenstockError] = [budget.busy(request) for request in self.exchange.requests]
+        refused: list[Reply | PenstockError] = [
+            budget.busy(request) if refusal is None else refusal for request in self.exchange.requests
+        ]
         # A message without requests is answered, too.
         for replies in [[each] for each in refused] if refused and self.exchange.one_each else [refused]:
             self.left -= len(replies)
@@ -198,8 +223,15 @@ class InFlightMessage:
         engine.metrics.commands[self.exchange.name] += 1
         if len(requests) == 1:
             request = requests[0]
-            present = None if isinstance(request, Append) else self._framing.present
-            self._abandons.append(engine.submit(ANONYMOUS, request, self._only, present))
+            if isinstance(request, Append):
+                self._abandons.append(engine.submit(self.login.principal, request, self._only))
+            elif isinstance(request, Authenticate):
+                self._only(self._pipeline.logins.authenticate(request.token, self.exchange.envelope.routing))
+            elif isinstance(request, WhoAmI):
+                self._only(self._pipeline.logins.identity(self.login))
+            else:
+                present = self._framing.present
+                self._abandons.append(engine.submit(self.login.principal, request, self._only, present))
         elif requests:
             self._engine = engine
             self._replies: dict[int, tuple[Reply | PenstockError, int]] = {}
@@ -220,7 +252,7 @@ class InFlightMessage:
             while (begun := len(abandons)) < len(requests) and self.may_go_on(begun - len(requests) + self.left):
                 answer = partial(self._one_of_many, begun)
                 abandons.append(_nothing)
-                abandons[begun] = self._engine.submit(ANONYMOUS, requests[begun], answer, present)
+                abandons[begun] = self._engine.submit(self.login.principal, requests[begun], answer, present)
         finally:
             self._is_going_on = False
 
@@ -234,6 +266,8 @@ class InFlightMessage:
         # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
         self._abandons = [_nothing] * len(given_up)
         self._is_abandoned = True
+        if self.waits and self._counted:
+            self.login.end_poll()
         if len(self.exchange.requests) == 1 and given_up == [False]:
             # The engine still writes it, and replies then.
             return
@@ -243,6 +277,14 @@ class InFlightMessage:
                 if size:
                     self._budget.give_back(size)
             self._replies.clear()
+
+    def revoke(self) -> None:
+        """Give up a long poll whose sender may not wait for it any more, and say so."""
+        given_up = [give_up() for give_up in self._abandons]
+        if all(given_up):
+            self._abandons = []
+            self.left = 0
+            self._answer([NotAuthenticated(CloseReason.REVOKED)] * len(self.exchange.requests))
 
     # -- replies
 
@@ -290,6 +332,8 @@ class InFlightMessage:
             answers = [self.exchange.failed(Unexpected(repr(error)))]
         done = not self.left
         if done:
+            if self.waits and self._counted:
+                self.login.end_poll()
             self._give_bytes_back()
         self.deliver(answers, done)
 

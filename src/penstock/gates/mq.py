@@ -34,7 +34,7 @@ class MqGate(TcpGate[MqSession]):
         return MqSession(self._mq_limits, self._handlers, self)
 
     def _connected(self, session: MqSession) -> None:
-        session.data = Pipeline(self.engine, session, partial(self._send, session))
+        session.data = Pipeline(self.engine, session, self.name, partial(self._send, session))
 
     def _received(self, session: MqSession, message: Message) -> None:
         if self.is_accepting:

@@ -14,7 +14,8 @@ from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES, Budget
 from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.gates.contract import TcpGate, limits_of
-from penstock.model import ANONYMOUS, AddMessages, ListIterators, ListLogs, NextItems, Reply, Request, ShowLog
+from penstock.gates.logins import Logins
+from penstock.model import AddMessages, Authenticate, ListIterators, ListLogs, NextItems, Reply, Request, ShowLog
 from penstock.tcp import CloseReason, ReadHold, TcpSession
 from penstock.wire.codes import RemitsCode
 from penstock.wire.remits.frames import Frame, Parser
@@ -82,7 +83,13 @@ class _InFlightRequest:
         if request is None:
             self.answer = self._exchange.answer()
         else:
-            self._abandon = engine.submit(ANONYMOUS, request, self._replied, item_payload)
+            login = self._session.logins.of(())
+            if (refusal := login.admit(self.size)) is not None:
+                self._replied(refusal)
+            elif isinstance(request, Authenticate):
+                self._replied(self._session.logins.authenticate(request.token))
+            else:
+                self._abandon = engine.submit(login.principal, request, self._replied, item_payload)
 
     def _replied(self, reply: Reply | PenstockError) -> None:
         if isinstance(reply, PenstockError):
@@ -127,6 +134,7 @@ class _Session(TcpSession):
         self._gate = gate
         self._engine = gate.engine
         self.budget = gate.engine.budget
+        self.logins = Logins(gate.engine, self, gate.name)
         self._parser = Parser(gate.engine.settings.remits_frame_bytes_max)
         self._waiting: deque[_InFlightRequest] = deque()
         self._in_flight: deque[_InFlightRequest] = deque()
@@ -244,6 +252,7 @@ class _Session(TcpSession):
 
     def lost(self) -> None:
         self.is_gone = True
+        self.logins.close()
         for request in [*self._waiting, *self._in_flight]:
             request.abandon()
         # They refer to this session: a cycle that would keep large requests in memory.

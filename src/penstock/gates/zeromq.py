@@ -9,7 +9,16 @@ import socket
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES
-from penstock.gates.contract import TCP, TcpGate, bound_socket, limits_of, remove_file, shown_address
+from penstock.gates.contract import (
+    TCP,
+    TcpGate,
+    bound_socket,
+    check_fixed,
+    exposed,
+    limits_of,
+    remove_file,
+    shown_address,
+)
 from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
 from penstock.tcp import TcpSession
 from penstock.wire.res01.dialects import Frames
@@ -27,7 +36,8 @@ class ZeromqGate(TcpGate["ZmtpSession"]):
         self.legacy = legacy
 
     async def start(self) -> None:
-        bound = await bound_socket(self.name, self.address, insecure=self.engine.settings.insecure)
+        check_fixed(self.engine, self.name, self.address)
+        bound = await bound_socket(self.name, self.address, exposed(self.engine, "--res-curve-key FILE"))
         # A peer that lost its power sends nothing; the system finds out. Connections inherit this.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.address = shown_address(bound) if bound.family == socket.AF_UNIX else TCP + shown_address(bound)
@@ -53,7 +63,7 @@ class ZmtpSession(TcpSession):
         self._connection = Connection(
             Limits(settings.res_frame_bytes_max, settings.res_message_bytes_max, settings.res_message_frames_max)
         )
-        self._pipeline = Pipeline(gate.engine, self, self._answer, settings.res_unread_max)
+        self._pipeline = Pipeline(gate.engine, self, gate.name, self._answer, settings.res_unread_max)
         self._handshake_s_max = settings.res_handshake_ms_max / 1000
         self._ttl_s = 0.0
         self._is_pinged = False

@@ -11,11 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from penstock.cloudevents import Incoming
 from penstock.event_json import NAME_CHECKS, Defaults, NotPlain, check_kinds, plain_ids, size_of
-from penstock.model import ANY, Append, NewEvent, now_ticks, stamp_of
+from penstock.model import ANY, LOG_CONTEXT, Append, NewEvent, now_ticks, stamp_of
 from penstock.model.chunks import chunked
 from penstock.model.columns import columns_of_one, columns_of_parts
 from penstock.model.times import stamp_of_text
-from penstock.store.contract import LOG_CONTEXT
 
 ROWS_MAX: Final = 1000
 ROWS_BYTES_MAX: Final = 1 << 20

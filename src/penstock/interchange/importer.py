@@ -34,9 +34,8 @@ from penstock.interchange.formats import (
     refusing,
 )
 from penstock.interchange.sender import BATCH_BYTES_MAX, BATCH_EVENTS_MAX, open_sender
-from penstock.model import ANY, Append, ProducerMark
+from penstock.model import ANY, LOG_CONTEXT, Append, ProducerMark
 from penstock.model.columns import Columns
-from penstock.store.contract import LOG_CONTEXT
 
 SCHEME: Final = 1
 """Version of the way to cut files into batches: marks of another version do not apply."""

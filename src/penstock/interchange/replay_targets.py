@@ -14,6 +14,7 @@ from penstock.interchange.exporter import Selection
 from penstock.interchange.sender import BATCH_EVENTS_MAX, Sender
 from penstock.model import (
     ANY,
+    LOG_CONTEXT,
     Append,
     Event,
     EventFilter,
@@ -29,7 +30,7 @@ from penstock.model import (
     StoreStats,
     check_stream,
 )
-from penstock.store.contract import LOG_CONTEXT, StoreIdentity
+from penstock.store.contract import StoreIdentity
 from penstock.store.record import Record
 
 QUEUE_EVENTS_MAX: Final = 100

@@ -10,8 +10,18 @@ from penstock.client.calls import Calls, refusal_of
 from penstock.client.sync import Portal
 from penstock.client.transport import transport_to
 from penstock.errors import MarkSuperseded, PenstockError, VersionConflict
-from penstock.model import Append, CreateLog, Done, ProducerMark, Reply, Request, Transact, Transacted, new_event
-from penstock.store.contract import LOG_CONTEXT
+from penstock.model import (
+    LOG_CONTEXT,
+    Append,
+    CreateLog,
+    Done,
+    ProducerMark,
+    Reply,
+    Request,
+    Transact,
+    Transacted,
+    new_event,
+)
 
 BATCH_EVENTS_MAX: Final = 1000
 """Events of one transaction. Each may be of another stream, and a transaction has at most so many commits."""

@@ -31,13 +31,13 @@ from penstock.lake.parquet import Erased, digest, whole
 from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.slices import rows_of
 from penstock.lake.verification import read_whole
-from penstock.model import PositionRange, ticks_of_unix_ns
+from penstock.model import LOG_CONTEXT, PositionRange, ticks_of_unix_ns
 from penstock.model.chunks import chunked
 from penstock.model.events import random_ids
 from penstock.model.times import KIND_UTC, TICKS_PER_US, UNIX_EPOCH_TICKS, stamp_of
 from penstock.store import Store, open_replacement
 from penstock.store.concat import RecordColumns
-from penstock.store.contract import LOG_CONTEXT, STATE_TABLES, Progressed, StoreIdentity, StoreState
+from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, StoreState
 from penstock.store.record import Record
 from penstock.store.seals import SEALED_BYTES_MAX, SEALED_EVENTS
 from penstock.store.selective_decode import RUN_TYPE

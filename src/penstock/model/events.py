@@ -9,7 +9,7 @@ A name is non-empty UTF-8 without NUL, with a limit in bytes.
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from time import time_ns
@@ -19,6 +19,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from penstock.errors import InvalidRequest, NotJson
+from penstock.model.access import View
 from penstock.model.times import (
     UNIX_EPOCH_TICKS,
     datetime_of,
@@ -306,11 +307,15 @@ class PositionRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Selects events: of one context, of streams that begin with a prefix, of some types; or all of them."""
+    """Selects events: of one context, of streams that begin with a prefix, of some types; or all of them.
+
+    `within` leaves out what a principal may not see.
+    """
 
     context: str | None = None
     prefix: str = ""
     types: Collection[str] | None = None
+    within: View | None = None
 
     def __post_init__(self) -> None:
         # `*` and the empty string are the same filter: every stream.
@@ -321,8 +326,21 @@ class EventFilter:
 
     def wants_stream(self, context: str, stream: str) -> bool:
         """Whether events of this stream can pass at all."""
+        if self.within is not None and not self.within.has_stream(context, stream):
+            return False
         return (self.context is None or self.context == context) and stream.startswith(self.prefix)
 
     @property
     def is_open(self) -> bool:
-        return self.context is None and not self.prefix and self.types is None
+        return self.context is None and not self.prefix and self.types is None and self.within is None
+
+    def seen_by(self, view: View | None) -> "EventFilter":
+        """The part of it that a principal may see."""
+        if view is None or (self.context is not None and view.has_filter(self.context, self.prefix)):
+            return self
+        scopes = tuple(scope for scope in view.scopes if scope.meets_filter(self.context, self.prefix))
+        if len(scopes) == 1 and scopes[0].context is not None:
+            # Indexes find one context and prefix quickly.
+            prefix = max(self.prefix, scopes[0].stream, key=len)
+            return EventFilter(scopes[0].context, prefix, self.types, View(scopes) if scopes[0].is_exact else None)
+        return replace(self, within=View(scopes))

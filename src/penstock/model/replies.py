@@ -331,3 +331,31 @@ class ErasureInfo:
     requested: int
     finished: int | None
     damaged: int
+
+
+# --- access --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Reply):
+    """A principal as it sees itself. `expires` (ticks): when its credential ends."""
+
+    principal: str
+    grants: tuple[str, ...]
+    expires: int | None = None
+    is_closed: bool = False
+    """Whether the server has principals. If not, everyone may do everything."""
+    sees_all: bool = True
+    """Whether nothing of the history is hidden from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken(Reply):
+    """A new token, which nobody can show again."""
+
+    id: str
+    token: str
+    expires: int | None = None
+
+    def __repr__(self) -> str:
+        return f"IssuedToken(id={self.id!r}, token=…)"

@@ -4,37 +4,16 @@ Times are ticks. A `filter` is a stream prefix; `*` and the empty string mean ev
 read that finds nothing wait that long for new events.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from enum import Flag, StrEnum, auto
+from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, TypeVar, dataclass_transform
 
+from penstock.model.access import Limits, Right
 from penstock.model.columns import Columns, columns_of
 from penstock.model.events import ANY, NewEvent
 
 R = TypeVar("R", bound="Request")
-
-
-class Right(Flag):
-    READ = auto()
-    APPEND = auto()
-    CONSUME = auto()
-    ADMIN = auto()
-    ALL = READ | APPEND | CONSUME | ADMIN
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    name: str
-    rights: Right
-
-    def may(self, right: Right) -> bool:
-        # Asked of every request; `in` would build a flag each time, and `value` is looked up the long way.
-        return not right._value_ & ~self.rights._value_
-
-
-ANONYMOUS: Final = Principal("anonymous", Right.ALL)
-"""The principal of all clients, as long as the server does not authenticate them."""
 
 
 class Repeat(StrEnum):
@@ -50,17 +29,58 @@ class Repeat(StrEnum):
     """No: a repeat may do harm, and only the caller can decide."""
 
 
+class Reach(StrEnum):
+    """What a request is about, which decides where the principal needs its right.
+
+    The engine refuses a request for a name in the wrong place, whether something has that name or not. For the rest it
+    passes what the principal may see on to the handler, for which everything else does not exist.
+    """
+
+    STREAM = "one stream: `context` and `stream`"
+    LOG = "one log: `log`"
+    EACH = "several streams or filters, those of `places`"
+    FILTER = "the part that the principal may see of `context` and `filter`"
+    VISIBLE = "whatever the principal may see of a list or a sum"
+    QUEUE = "a queue that the principal may use, all of it"
+    SUBSCRIPTION = "a subscription that the principal may use, all of it"
+    ITERATOR = "an iterator, by what it reads"
+    OWN = "what the principal itself has staged"
+    STORE = "the whole store"
+    NOTHING = "nothing that is stored"
+
+
+HANDLED: Final = frozenset(
+    (Reach.FILTER, Reach.VISIBLE, Reach.QUEUE, Reach.SUBSCRIPTION, Reach.ITERATOR, Reach.OWN, Reach.EACH)
+)
+"""Of these a handler gets what the principal may see."""
+
+
+class Place(NamedTuple):
+    """A stream, or with `is_filter` all streams that begin so."""
+
+    context: str
+    stream: str
+    is_filter: bool = False
+    right: Right | None = None
+    """Where this needs another right than the request."""
+
+
 class Request:
-    """The base of all requests; each says which right it needs, and whether a repeat is harmless."""
+    """The base of all requests; each says which right it needs and where, and whether a repeat is harmless."""
 
     __slots__ = ()
     right: ClassVar[Right] = Right.READ
+    reach: ClassVar[Reach] = Reach.STORE
     repeat: ClassVar[Repeat] = Repeat.NEVER
     marked_by: ClassVar[str] = ""
     """The attribute that identifies a request, if it is not None."""
 
     def needs(self) -> Right:
         return self.right
+
+    def places(self) -> Iterable[Place]:
+        """Where a request of `Reach.EACH` needs its rights."""
+        return ()
 
     def is_marked(self) -> bool:
         """Whether this identifies itself, so that a repeat of it differs from a new request."""
@@ -72,12 +92,14 @@ class Request:
 
 
 @dataclass_transform(frozen_default=True)
-def request(right: Right, repeat: Repeat = Repeat.NEVER, marked_by: str = "") -> Callable[[type[R]], type[R]]:
+def request(
+    right: Right, reach: Reach, repeat: Repeat = Repeat.NEVER, marked_by: str = ""
+) -> Callable[[type[R]], type[R]]:
     """Make a class a request that needs a right; `repeat` and `marked_by` say whether a client may resend it."""
 
     def make(kind: type[R]) -> type[R]:
         made = dataclass(frozen=True, slots=True)(kind)
-        made.right, made.repeat, made.marked_by = right, repeat, marked_by
+        made.right, made.reach, made.repeat, made.marked_by = right, reach, repeat, marked_by
         return made
 
     return make
@@ -91,7 +113,7 @@ class ProducerMark:
     number: int
 
 
-@request(Right.APPEND, Repeat.MARKED)
+@request(Right.APPEND, Reach.STREAM, Repeat.MARKED)
 class Append(Request):
     """One commit: all of these events or none. `expected` is the sequence the first one must get, or ANY."""
 
@@ -128,7 +150,7 @@ class SubscriptionReceipt:
     last_ticks: int
 
 
-@request(Right.APPEND, Repeat.MARKED, "mark")
+@request(Right.APPEND, Reach.EACH, Repeat.MARKED, "mark")
 class Transact(Request):
     """Several commits together with what they were made from: all or nothing."""
 
@@ -141,8 +163,11 @@ class Transact(Request):
         """To append; with receipts, also to consume."""
         return Right.APPEND | Right.CONSUME if self.acknowledge or self.progress else Right.APPEND
 
+    def places(self) -> Iterable[Place]:
+        return (Place(commit.context, commit.stream, right=Right.APPEND) for commit in self.commits)
 
-@request(Right.READ, Repeat.READS)
+
+@request(Right.READ, Reach.STREAM, Repeat.READS)
 class ReadStream(Request):
     """Events of one stream from a sequence on, or with `backward` from it down. Sequence 0 backward: the last."""
 
@@ -154,14 +179,14 @@ class ReadStream(Request):
     backward: bool = False
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.STREAM, Repeat.READS)
 class ReadEvent(Request):
     context: str
     stream: str
     sequence: int
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.FILTER, Repeat.READS)
 class ReadAll(Request):
     position: int = 1
     context: str | None = None
@@ -171,7 +196,7 @@ class ReadAll(Request):
     wait_ms: int = 0
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.FILTER, Repeat.READS)
 class ReadRecords(Request):
     """Stored records, as they are, that hold events of a context and filter from a position on."""
 
@@ -181,7 +206,7 @@ class ReadRecords(Request):
     wait_ms: int = 0
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.FILTER, Repeat.READS)
 class FindPosition(Request):
     """The first position of a context and filter whose event time is at or after `ticks`."""
 
@@ -190,13 +215,13 @@ class FindPosition(Request):
     ticks: int
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.VISIBLE, Repeat.READS)
 class ListContexts(Request):
     after: str = ""
     limit: int | None = None
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.FILTER, Repeat.READS)
 class ListStreams(Request):
     """Streams of a context by name, after one."""
 
@@ -213,13 +238,16 @@ class SubscriptionStart:
     start_ticks: int
 
 
-@request(Right.CONSUME, Repeat.HARMLESS)
+@request(Right.CONSUME, Reach.EACH, Repeat.HARMLESS)
 class RegisterSubscriptions(Request):
     subscriber: str
     subscriptions: tuple[SubscriptionStart, ...]
 
+    def places(self) -> Iterable[Place]:
+        return (Place(one.context, one.filter, True) for one in self.subscriptions)
 
-@request(Right.CONSUME, Repeat.READS)
+
+@request(Right.CONSUME, Reach.SUBSCRIPTION, Repeat.READS)
 class FetchSubscription(Request):
     """The next batch; the same one until it is progressed or set. A read: the server would give it again."""
 
@@ -228,7 +256,7 @@ class FetchSubscription(Request):
     wait_ms: int = 0
 
 
-@request(Right.CONSUME)
+@request(Right.CONSUME, Reach.SUBSCRIPTION)
 class ProgressSubscription(Request):
     """Done with the fetched batch whose last event has this time. Anything else does nothing."""
 
@@ -236,7 +264,7 @@ class ProgressSubscription(Request):
     last_ticks: int
 
 
-@request(Right.CONSUME)
+@request(Right.CONSUME, Reach.EACH)
 class SetSubscription(Request):
     """Move a subscription to a time. A repeat would move it back over what was progressed since."""
 
@@ -245,8 +273,11 @@ class SetSubscription(Request):
     filter: str
     ticks: int
 
+    def places(self) -> Iterable[Place]:
+        return (Place(self.context, self.filter, True),)
 
-@request(Right.READ, Repeat.READS)
+
+@request(Right.READ, Reach.VISIBLE, Repeat.READS)
 class ListSubscriptions(Request):
     """Subscriptions by id, after one."""
 
@@ -254,7 +285,7 @@ class ListSubscriptions(Request):
     limit: int | None = None
 
 
-@request(Right.CONSUME, Repeat.HARMLESS)
+@request(Right.CONSUME, Reach.EACH, Repeat.HARMLESS)
 class SubscribeQueue(Request):
     """Declare a queue if it is new, and allocate events of it. `ttl_ms` of −1 allocates nothing."""
 
@@ -267,8 +298,11 @@ class SubscribeQueue(Request):
     ttl_ms: int
     wait_ms: int = 0
 
+    def places(self) -> Iterable[Place]:
+        return (Place(self.context, self.filter, True),)
 
-@request(Right.CONSUME, Repeat.HARMLESS)
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
 class AcknowledgeQueue(Request):
     """Acknowledge an allocation (markers 0, 0: none) and allocate the next; `ttl_ms` of −1 allocates nothing.
 
@@ -285,7 +319,7 @@ class AcknowledgeQueue(Request):
     wait_ms: int = 0
 
 
-@request(Right.CONSUME, Repeat.HARMLESS)
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
 class ReleaseQueue(Request):
     """Give an allocation, unless it is lost, to the queue's next consumer at once.
 
@@ -300,7 +334,7 @@ class ReleaseQueue(Request):
     counts: bool = True
 
 
-@request(Right.CONSUME)
+@request(Right.CONSUME, Reach.QUEUE)
 class ResetQueue(Request):
     """Drop a queue's allocations and move its marker. A repeat would drop what consumers were given since."""
 
@@ -310,7 +344,7 @@ class ResetQueue(Request):
     position: int | None = None
 
 
-@request(Right.CONSUME, Repeat.HARMLESS)
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
 class SetDeadLetterRule(Request):
     """Make allocations of a queue dead letters once so many holders have let them expire; None: never."""
 
@@ -319,7 +353,7 @@ class SetDeadLetterRule(Request):
     dead_after: int | None
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.QUEUE, Repeat.READS)
 class ListDeadLetters(Request):
     """By first marker, after one."""
 
@@ -329,7 +363,7 @@ class ListDeadLetters(Request):
     limit: int | None = None
 
 
-@request(Right.CONSUME, Repeat.HARMLESS)
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
 class PutBack(Request):
     """Give a dead letter, unless it is back already, to the queue's next consumer; its deliveries count from 0."""
 
@@ -338,7 +372,7 @@ class PutBack(Request):
     first: int
 
 
-@request(Right.CONSUME, Repeat.MARKED, "mark")
+@request(Right.CONSUME, Reach.QUEUE, Repeat.MARKED, "mark")
 class ReplayQueue(Request):
     """Deliver a queue's events between two positions, below its marker, again: all of them or none.
 
@@ -352,7 +386,7 @@ class ReplayQueue(Request):
     mark: ProducerMark | None = None
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.VISIBLE, Repeat.READS)
 class ListQueues(Request):
     """Queues with their state, by number, after one."""
 
@@ -360,7 +394,7 @@ class ListQueues(Request):
     limit: int | None = None
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.VISIBLE, Repeat.READS)
 class GetStats(Request):
     pass
 
@@ -380,12 +414,12 @@ class Over(StrEnum):
     STREAM = "stream"
 
 
-@request(Right.APPEND, Repeat.HARMLESS)
+@request(Right.APPEND, Reach.LOG, Repeat.HARMLESS)
 class CreateLog(Request):
     log: str
 
 
-@request(Right.APPEND, Repeat.MARKED, "created")
+@request(Right.APPEND, Reach.LOG, Repeat.MARKED, "created")
 class DropLog(Request):
     """Delete a log, its contents and its iterators, if it exists; with `created`, only the one that was made then."""
 
@@ -393,17 +427,17 @@ class DropLog(Request):
     created: int | None = None
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.LOG, Repeat.READS)
 class ShowLog(Request):
     log: str
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.VISIBLE, Repeat.READS)
 class ListLogs(Request):
     pass
 
 
-@request(Right.APPEND)
+@request(Right.APPEND, Reach.LOG)
 class AddMessages(Request):
     """Append messages to a log, each one CBOR item: all of them or none."""
 
@@ -411,7 +445,7 @@ class AddMessages(Request):
     messages: tuple[bytes, ...]
 
 
-@request(Right.APPEND, Repeat.HARMLESS)
+@request(Right.APPEND, Reach.ITERATOR, Repeat.HARMLESS)
 class CreateIterator(Request):
     """Make an iterator unless the same one exists."""
 
@@ -422,25 +456,25 @@ class CreateIterator(Request):
     indexed: bool
 
 
-@request(Right.APPEND)
+@request(Right.APPEND, Reach.ITERATOR)
 class DropIterator(Request):
     log: str
     name: str
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.VISIBLE, Repeat.READS)
 class ListIterators(Request):
     """Of one log, or all."""
 
     log: str | None
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.ITERATOR, Repeat.READS)
 class ShowIterator(Request):
     name: str
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.ITERATOR, Repeat.READS)
 class NextItems(Request):
     """Up to `count` items of an iterator's output from an ordinal on; -1 is the last one."""
 
@@ -476,7 +510,7 @@ class Winner:
     units: int
 
 
-@request(Right.APPEND, Repeat.HARMLESS)
+@request(Right.APPEND, Reach.EACH, Repeat.HARMLESS)
 class StageEvents(Request):
     """Stage units of one attempt, the first of which is its unit `number` (from 0). A repeat does nothing.
 
@@ -489,8 +523,11 @@ class StageEvents(Request):
     number: int
     units: tuple[StagedUnit, ...]
 
+    def places(self) -> Iterable[Place]:
+        return (Place(unit.context, unit.stream) for unit in self.units)
 
-@request(Right.APPEND, Repeat.MARKED, "mark")
+
+@request(Right.APPEND, Reach.OWN, Repeat.MARKED, "mark")
 class PublishStages(Request):
     """Append what the winners have staged, all or nothing, and drop the job.
 
@@ -503,7 +540,7 @@ class PublishStages(Request):
     origin: str = ""
 
 
-@request(Right.APPEND, Repeat.HARMLESS)
+@request(Right.APPEND, Reach.OWN, Repeat.HARMLESS)
 class DropStages(Request):
     job: str
 
@@ -511,14 +548,14 @@ class DropStages(Request):
 # --- builds of indexed iterators elsewhere -------------------------------------------------------------------
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.ITERATOR, Repeat.READS)
 class BeginBuild(Request):
     """Where the build of an indexed iterator begins, and what it needs."""
 
     iterator: str
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.ITERATOR, Repeat.READS)
 class ReadMessages(Request):
     """Up to `count` messages that an iterator reads. IteratorNotFound if the one of this name has another id now."""
 
@@ -528,7 +565,7 @@ class ReadMessages(Request):
     count: int
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right.READ, Reach.ITERATOR, Repeat.READS)
 class FindMessage(Request):
     """The position of a message that an iterator reads; None if it is erased or an item. Fails as ReadMessages does."""
 
@@ -537,7 +574,7 @@ class FindMessage(Request):
     ordinal: int
 
 
-@request(Right.APPEND, Repeat.HARMLESS)
+@request(Right.APPEND, Reach.ITERATOR, Repeat.HARMLESS)
 class StageOutput(Request):
     """Stage chunks of output of one attempt, the first of which is its chunk `number` (from 0). A repeat does nothing.
 
@@ -551,7 +588,7 @@ class StageOutput(Request):
     chunks: tuple[bytes, ...]
 
 
-@request(Right.APPEND, Repeat.HARMLESS)
+@request(Right.APPEND, Reach.ITERATOR, Repeat.HARMLESS)
 class InstallOutput(Request):
     """Make what the winners have staged the output of an iterator, all or nothing, and drop the rest.
 
@@ -568,7 +605,7 @@ class InstallOutput(Request):
     state: bytes | None = None
 
 
-@request(Right.APPEND, Repeat.HARMLESS)
+@request(Right.APPEND, Reach.ITERATOR, Repeat.HARMLESS)
 class DropOutput(Request):
     """Drop what is staged as the output of an iterator."""
 
@@ -578,7 +615,7 @@ class DropOutput(Request):
 # --- erasing -------------------------------------------------------------------------------------------------
 
 
-@request(Right.ADMIN, Repeat.MARKED, "last")
+@request(Right.ADMIN, Reach.STREAM, Repeat.MARKED, "last")
 class EraseStream(Request):
     """Erase the events of a stream up to a sequence, or all: they keep id, sequence, position and time."""
 
@@ -587,7 +624,7 @@ class EraseStream(Request):
     last: int | None = None
 
 
-@request(Right.ADMIN, Repeat.MARKED, "last")
+@request(Right.ADMIN, Reach.FILTER, Repeat.MARKED, "last")
 class EraseSubject(Request):
     """Erase events whose headers name a subject, in one context or all, as far as one step goes.
 
@@ -600,9 +637,90 @@ class EraseSubject(Request):
     last: int | None = None
 
 
-@request(Right.ADMIN, Repeat.READS)
+@request(Right.ADMIN, Reach.VISIBLE, Repeat.READS)
 class ListErasures(Request):
     """A page of the ledger of erasures, by id, after one."""
 
     after: int = 0
+    limit: int | None = None
+
+
+# --- access --------------------------------------------------------------------------------------------------
+
+
+@request(Right(0), Reach.NOTHING, Repeat.READS)
+class Authenticate(Request):
+    """Be another principal from now on, on this connection and for this sender. Its gate carries it out."""
+
+    token: str
+
+    def __repr__(self) -> str:
+        return "Authenticate(token=…)"
+
+
+@request(Right(0), Reach.NOTHING, Repeat.READS)
+class WhoAmI(Request):
+    """Which principal the sender is, and what it may do."""
+
+
+@request(Right.ADMIN, Reach.STORE, Repeat.HARMLESS)
+class PutPrincipal(Request):
+    """Make a principal, or replace the grants and limits of one. Its credentials stay."""
+
+    name: str
+    grants: tuple[str, ...]
+    limits: Limits = Limits()
+
+
+@request(Right.ADMIN, Reach.STORE, Repeat.HARMLESS)
+class DropPrincipal(Request):
+    """Revoke a principal with all its credentials."""
+
+    name: str
+
+
+@request(Right.ADMIN, Reach.STORE)
+class IssueToken(Request):
+    """Make a token of a principal. The reply has its secret, which is stored nowhere.
+
+    With `rotate` its other tokens end after so many seconds.
+    """
+
+    principal: str
+    label: str = ""
+    expires: int | None = None
+    rotate: int | None = None
+
+
+@request(Right.ADMIN, Reach.STORE, Repeat.HARMLESS)
+class AddCredential(Request):
+    """Let a client certificate or a key of CURVE stand for a principal. `id` is that of a `Credential`."""
+
+    principal: str
+    id: str
+    label: str = ""
+    expires: int | None = None
+
+
+@request(Right.ADMIN, Reach.STORE, Repeat.HARMLESS)
+class DropCredential(Request):
+    """Revoke one credential, by its id."""
+
+    id: str
+
+
+@request(Right.ADMIN, Reach.STORE, Repeat.READS)
+class ListPrincipals(Request):
+    """Principals by name, after one."""
+
+    after: str = ""
+    limit: int | None = None
+
+
+@request(Right.ADMIN, Reach.STORE, Repeat.READS)
+class ListCredentials(Request):
+    """Credentials, without what proves them, of one principal or all, by id, after one."""
+
+    principal: str | None = None
+    after: str = ""
     limit: int | None = None

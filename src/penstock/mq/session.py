@@ -68,6 +68,8 @@ REASONS: Final[dict[str, Reason]] = {
     CloseReason.DONE: Reason.SERVER_CLOSING,
     CloseReason.SHUTDOWN: Reason.SERVER_SHUTDOWN,
     CloseReason.KICKED: Reason.SERVER_CLOSING,
+    CloseReason.REVOKED: Reason.AUTHORIZATION_FAILURE,
+    CloseReason.UNAUTHENTICATED: Reason.AUTHENTICATION_FAILURE,
 }
 """The reasons that this end sends for its own endings."""
 

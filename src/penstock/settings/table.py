@@ -235,7 +235,19 @@ class Settings:
     remits_frame_bytes_max: int = setting(
         16 * MIB, size(1024), "bytes of one frame of the Remits gate; more end its connection"
     )
-    insecure: bool = setting(False, switch, "let gates listen beyond loopback")
+    res_as: str | None = setting(None, text, "principal of clients of the ZeroMQ gate that show no credential")
+    res_legacy_as: str | None = setting(None, text, "the same of the gate with the older results")
+    mq_as: str | None = setting(None, text, "principal of clients of the MQ gate that show no credential")
+    remits_as: str | None = setting(None, text, "principal of clients of the Remits gate that show no credential")
+    http_as: str | None = setting(None, text, "principal of HTTP requests without a token")
+    access_file: Path | None = setting(
+        None, directory, "file with the principals, in TOML; without it they are in the store"
+    )
+    allow_plaintext: bool = setting(False, switch, "let gates listen beyond loopback without TLS or CURVE")
+    allow_anonymous: bool = setting(
+        False, switch, "let gates listen beyond loopback although every client may do everything"
+    )
+    insecure: bool = setting(False, switch, "deprecated: allow_plaintext and allow_anonymous together")
     workers: int = setting(2, count(1), "worker processes for reads and encoding")
 
     requests_bytes_max: int = setting(

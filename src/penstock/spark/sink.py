@@ -35,13 +35,12 @@ from penstock.errors import InvalidRequest, StoreInUse
 from penstock.event_json import BadEvent, NotPlain, id_of, plain_ids
 from penstock.files import created, make_folder, release
 from penstock.history.options import check_url, option, parse_options, whole
-from penstock.model import ANY, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
+from penstock.model import ANY, LOG_CONTEXT, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
 from penstock.model.columns import columns_of_parts
 from penstock.model.events import check_context, check_name, check_stream, check_type, random_id
 from penstock.model.times import TICKS_MAX, TICKS_PER_US, UNIX_EPOCH_TICKS
 from penstock.settings.table import choice
 from penstock.spark.stages import open_stages, requests_of
-from penstock.store.contract import LOG_CONTEXT
 from penstock.store.stages import UNIT_BYTES_MAX, UNIT_EVENTS_MAX, size_of, unit_of
 
 QUERY_ID: Final = "sql.streaming.queryId"

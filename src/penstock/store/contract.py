@@ -22,8 +22,6 @@ from penstock.model import (
 from penstock.model.columns import Columns
 from penstock.store.record import Record
 
-LOG_CONTEXT: Final = "remits"
-"""Logs are streams of this context."""
 MESSAGE_TYPE: Final = "cbor"
 """The type of the events that are messages of logs."""
 LOGS_MAX: Final = 100_000

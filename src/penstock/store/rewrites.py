@@ -9,13 +9,14 @@ events that are left, because erasures search for names.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from itertools import repeat
+from itertools import accumulate, groupby, repeat
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.model import View
 from penstock.store.concat import Concat, renumber, starts_of
 from penstock.store.erasure_filter import Hidden
 from penstock.store.record import Record
@@ -83,6 +84,21 @@ def cut(record: Record, first: int, last: int) -> Record:
         return record
     with record.sound():
         return Record(_between(record, low, high), record.position + low)
+
+
+def seen_parts(record: Record, view: View) -> list[Record]:
+    """The runs of a record that a principal may see, as records without the others and their names."""
+    runs = record.runs()
+    seen = [view.has_stream(run.context, run.stream) for run in runs]
+    if all(seen):
+        return [record]
+    starts = list(accumulate((run.length for run in runs), initial=record.position))
+    parts: list[Record] = []
+    for is_seen, indexes in groupby(range(len(runs)), seen.__getitem__):
+        if is_seen:
+            together = list(indexes)
+            parts.append(cut(record, starts[together[0]], starts[together[-1] + 1] - 1))
+    return parts
 
 
 def _between(record: Record, low: int, high: int) -> bytes:

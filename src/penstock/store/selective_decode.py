@@ -95,7 +95,7 @@ class Picker:
         high = max(min(last + 1 - record.position, record.count), 0)
         starts = np.maximum(self.ends - self.counts, low)
         lengths = np.minimum(self.ends, high) - starts
-        if wanted.context is not None or wanted.prefix:
+        if wanted.context is not None or wanted.prefix or wanted.within is not None:
             lengths[~self._is_wanted(wanted)] = 0
         return self.living(_spread(starts, lengths), wanted.types, since)
 
@@ -109,6 +109,13 @@ class Picker:
         if wanted.prefix:
             prefix = wanted.prefix.encode()
             found &= np.array([name.startswith(prefix) for name in names], bool)[self.runs["stream"]]
+        if wanted.within is not None:
+            places = list(zip(self.runs["context"].tolist(), self.runs["stream"].tolist(), strict=True))
+            seen = {
+                place: wanted.within.has_stream(names[place[0]].decode(), names[place[1]].decode())
+                for place in set(places)
+            }
+            found &= np.array([seen[place] for place in places], bool)
         return found
 
     def living(self, picked: Picked, types: Collection[str] | None = None, since: int = 0) -> Picked:

@@ -44,7 +44,7 @@ LIMITS: Final[dict[str, str]] = {
     CloseReason.CROWDED: "connections_per_address_max",
 }
 """The limit that caused an ending, for the log."""
-MILD: Final = frozenset({CloseReason.IDLE, CloseReason.KICKED})
+MILD: Final = frozenset({CloseReason.IDLE, CloseReason.KICKED, CloseReason.REVOKED})
 """Endings of a healthy system: logged without a warning."""
 
 

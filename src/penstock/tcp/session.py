@@ -79,6 +79,8 @@ class CloseReason(StrEnum):
     DONE = "the peer had sent all that it wanted, and got all that was due to it"
     SHUTDOWN = "the server was shut down"
     KICKED = "an operator cut it off"
+    REVOKED = "its principal was revoked or changed, or its credential has expired"
+    UNAUTHENTICATED = "it showed too many wrong tokens"
 
 
 @dataclass(frozen=True, slots=True)

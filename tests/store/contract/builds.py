@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from penstock.errors import InvalidRequest, IteratorNotFound, StageLost, VersionConflict
-from penstock.model import Installed, Winner
+from penstock.model import LOG_CONTEXT, Installed, Winner
 from penstock.store import Store
 from penstock.store.contract import (
-    LOG_CONTEXT,
     AddIterator,
     AddLog,
     DeleteIterator,

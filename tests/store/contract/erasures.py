@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import InvalidRequest, OutputMoved
-from penstock.model import EventFilter
+from penstock.model import LOG_CONTEXT, EventFilter
 from penstock.store import Store
 from penstock.store.contract import (
-    LOG_CONTEXT,
     AddIterator,
     AddLog,
     DeleteIterator,

@@ -12,11 +12,10 @@ from penstock.errors import (
     LogNotFound,
     OutputMoved,
 )
-from penstock.model import Over
+from penstock.model import LOG_CONTEXT, Over
 from penstock.store import Store
 from penstock.store.contract import (
     ITERATOR_CHAIN_MAX,
-    LOG_CONTEXT,
     AddIterator,
     AddLog,
     DeleteIterator,

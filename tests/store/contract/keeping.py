@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidRequest, StoreError
-from penstock.model import Allocation, EventFilter, ProducerMark, QueueInfo, StoreStats, SubscriptionInfo
+from penstock.model import LOG_CONTEXT, Allocation, EventFilter, ProducerMark, QueueInfo, StoreStats, SubscriptionInfo
 from penstock.store import Store
 from penstock.store.contract import (
-    LOG_CONTEXT,
     AddIterator,
     AddLog,
     Allocate,

@@ -10,19 +10,9 @@ from penstock.errors import (
     LogNotFound,
     VersionConflict,
 )
-from penstock.model import NEW, Appended, EventFilter
+from penstock.model import LOG_CONTEXT, NEW, Appended, EventFilter
 from penstock.store import Store
-from penstock.store.contract import (
-    LOG_CONTEXT,
-    AddLog,
-    DeleteLog,
-    Erase,
-    LogInfo,
-    Operation,
-    ReadLimits,
-    RequireLog,
-    Transaction,
-)
+from penstock.store.contract import AddLog, DeleteLog, Erase, LogInfo, Operation, ReadLimits, RequireLog, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, everything, find, some, stream_of
 

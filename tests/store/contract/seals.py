@@ -7,18 +7,9 @@ from itertools import cycle
 import pytest
 
 from penstock.errors import DamagedRecord
-from penstock.model import Appended, Event, EventFilter
+from penstock.model import LOG_CONTEXT, Appended, Event, EventFilter
 from penstock.store import Store
-from penstock.store.contract import (
-    LOG_CONTEXT,
-    AddLog,
-    DeleteLog,
-    Erase,
-    HideStream,
-    ReadLimits,
-    Seal,
-    Transaction,
-)
+from penstock.store.contract import AddLog, DeleteLog, Erase, HideStream, ReadLimits, Seal, Transaction
 from penstock.store.record import CHECKSUM_BYTES, with_checksum
 from penstock.store.seals import BLOCK_BITS, next_seal
 from tests.store.contract.case import StoreCase

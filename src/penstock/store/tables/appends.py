@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.errors import InvalidRequest, VersionConflict
-from penstock.model import ANY, Appended, check_context, check_stream
+from penstock.model import ANY, LOG_CONTEXT, Appended, check_context, check_stream
 from penstock.model.events import random_id
-from penstock.store.contract import LOG_CONTEXT, Commit
+from penstock.store.contract import Commit
 from penstock.store.record import encode_commit
 from penstock.store.seals import BLOCK_BITS
 from penstock.store.tables.database import Database

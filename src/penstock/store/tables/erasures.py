@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.errors import DamagedRecord, InvalidRequest
-from penstock.model import Over
-from penstock.store.contract import LOG_CONTEXT, Hid, HideEvents, HideStream, IteratorState
+from penstock.model import LOG_CONTEXT, Over
+from penstock.store.contract import Hid, HideEvents, HideStream, IteratorState
 from penstock.store.erasure_filter import Hidden, add_entry, after, pack_ranges, unpack_ranges, visible
 from penstock.store.record import Record
 from penstock.store.tables.appends import Appender

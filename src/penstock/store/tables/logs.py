@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from penstock.errors import InvalidRequest, IteratorCycle, IteratorExists, IteratorNotFound, LimitExceeded, LogNotFound
-from penstock.model import Over, check_context, check_name, check_stream
+from penstock.model import LOG_CONTEXT, Over, check_context, check_name, check_stream
 from penstock.store import contract
 from penstock.store.contract import IteratorState
 from penstock.store.erasure_filter import add_entry
@@ -53,7 +53,7 @@ def add_log(db: Database, op: contract.AddLog, heads: Appender, now: int) -> boo
         return False
     if (count := db.value("log_count")) >= contract.LOGS_MAX:
         raise LimitExceeded("logs_max", count + 1, contract.LOGS_MAX)
-    base = heads.stream_head(contract.LOG_CONTEXT, op.name)
+    base = heads.stream_head(LOG_CONTEXT, op.name)
     heads.flush()
     # Creation times are unique, so that a log differs from a later one of the same name.
     created = max(now, _last_log(db, now) + 1)
@@ -73,10 +73,10 @@ def delete_log(db: Database, op: contract.DeleteLog, heads: Appender, now: int) 
     row = db.row("log", {"name": op.name})
     if row is None or op.created not in (None, row[1]):
         return False
-    head = heads.stream_head(contract.LOG_CONTEXT, op.name)
+    head = heads.stream_head(LOG_CONTEXT, op.name)
     heads.flush()
     if head > row[2]:
-        add_entry(db, now, context=contract.LOG_CONTEXT, stream=op.name, last=head, done=row[2], events=head - row[2])
+        add_entry(db, now, context=LOG_CONTEXT, stream=op.name, last=head, done=row[2], events=head - row[2])
     _delete_below(db, op.name, Over.LOG, now)
     db.later("set_meta", {"key": LAST_LOG, "value": str(_last_log(db, now))})
     db.later("delete_log", {"name": op.name})
@@ -113,7 +113,7 @@ def add_iterator(db: Database, op: contract.AddIterator, now: int) -> IteratorSt
     else:
         context, slash, stream = op.log.partition("/")
         # A log is read by its own name; read as a stream, it would outlive the log.
-        if not slash or context == contract.LOG_CONTEXT or check_context(context) or check_stream(stream):
+        if not slash or context == LOG_CONTEXT or check_context(context) or check_stream(stream):
             raise LogNotFound(op.log)
     if (count := db.value("iterator_count")) >= op.iterators_max:
         raise LimitExceeded("iterators_max", count + 1, op.iterators_max)

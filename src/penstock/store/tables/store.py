@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 FIRST_EVENT: Final = ReadLimits(events_max=1, scan_ms_max=20)
 """How far a listing searches for the next event of a queue."""
+NAMED_MAX: Final = 1000
+"""Queues of one name, of different contexts, among which a request that names no context looks for its own."""
 RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 INDEXED: Final = STATE_TABLES["iterators"].index("indexed")
 
@@ -121,7 +123,9 @@ class Store(HistoryReader):
     def find_queues(self, name: str, context: str | None = None) -> list[contract.QueueState]:
         """Queues of a name, of one context or of all."""
         if context is None:
-            return [contract.QueueState(*row) for row in self.db.rows("queues_named", {"name": name, "limit": 2})]
+            return [
+                contract.QueueState(*row) for row in self.db.rows("queues_named", {"name": name, "limit": NAMED_MAX})
+            ]
         return [contract.QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
 
     def queues(self, after: int, limit: int) -> list[QueueInfo]:

@@ -54,8 +54,8 @@ Write = Callable[[Any], bytes]
 class Exchange:
     """A decoded frame: its request, and how the reply becomes a frame.
 
-    A frame that is rejected, or that needs no engine, has no request: `answer()` is its answer at once. `refused` is
-    the reason for logs; the client gets the code's name.
+    A frame that is rejected has no request: `answer()` is its answer at once. `refused` is the reason for logs; the
+    client gets the code's name.
     """
 
     request: Request | None
@@ -79,8 +79,7 @@ class Operation(NamedTuple):
     """An operation: its name, its request, the fields of its payload, and how its reply becomes a frame."""
 
     name: str
-    request: type[Request] | None
-    """None: no engine is needed for the answer."""
+    request: type[Request]
     keys: tuple[Key, ...]
     write: Write
     empty: bool = False
@@ -90,9 +89,8 @@ class Operation(NamedTuple):
     def known(self) -> frozenset[str]:
         return frozenset(name for key in self.keys for name in key.names)
 
-    def read(self, values: Mapping[str, Any]) -> Request | None:
-        attributes = {key.attribute: key.read(values, *key.names) for key in self.keys}
-        return None if self.request is None else self.request(**attributes)
+    def read(self, values: Mapping[str, Any]) -> Request:
+        return self.request(**{key.attribute: key.read(values, *key.names) for key in self.keys})
 
 
 def decode(frame: Frame, messages_max: int = MESSAGES_MAX) -> Exchange:
@@ -349,6 +347,5 @@ OPERATIONS: Final[dict[int, Operation]] = {
     6: Operation("Iterator List", model.ListIterators, ONE_OR_ALL, write_each, empty=True),
     7: Operation("Iterator Next", model.NextItems, NEXT, write_items),
     8: Operation("Iterator Delete", model.DropIterator, (LOG, NAME), write_done),
-    # AUTHENTICATION GOES HERE: until there is any, every token is accepted and ignored.
-    32: Operation("Token", None, (Key(_text, ("token",), "token"),), write_done),
+    32: Operation("Token", model.Authenticate, (Key(_text, ("token",), "token"),), write_done),
 }

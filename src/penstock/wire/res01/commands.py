@@ -4,13 +4,15 @@ A new command is an entry here and a handler in the engine; see CONTRIBUTING.md.
 repeat is harmless and which right the request needs, because that holds on every wire.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from penstock import __version__, model
 from penstock.model import ANY, NEW, AcknowledgeQueue, Allocation, Append, Appended, Delivery, Done, Reply, Request
-from penstock.model.requests import Repeat, Right, request
+from penstock.model.access import Right
+from penstock.model.requests import Reach, Repeat, request
 from penstock.wire.codes import Res01Code
 from penstock.wire.res01.dialects import BINARY, OWN, Frames, full_frames, item_frames
 from penstock.wire.res01.fields import GUID_BYTES
@@ -28,6 +30,7 @@ from penstock.wire.res01.schema import (
     TIME,
     TIME_OR_NULL,
     WAIT,
+    WORDS,
     Answer,
     Command,
     CommitAnswer,
@@ -37,6 +40,7 @@ from penstock.wire.res01.schema import (
     Field,
     Layout,
     LeadingTime,
+    LimitsOfPrincipal,
     Mark,
     Messages,
     NewEvents,
@@ -54,7 +58,7 @@ VERSION: Final = 1
 """Of our own dialect. It grows with a change that the version before cannot ignore."""
 
 
-@request(Right.READ, Repeat.READS)
+@request(Right(0), Reach.NOTHING, Repeat.READS)
 class Hello(Request):
     """A client's first request on a connection. `supports` are the features that it understands."""
 
@@ -123,7 +127,7 @@ def rows(make: type, count: str, attribute: str, *fields: Field, to_end: bool = 
     return Field("", Rows(Layout(make, fields), count, to_end=to_end), attribute)
 
 
-def paged(code: str, make: type, *fields: Field) -> Answer:
+def paged(code: str, make: Callable[..., Any], *fields: Field) -> Answer:
     """A page of a list: whether it is the last one, then its rows."""
     return Answer(code, model.ListPage, END, Field("", Rows(Layout(make, fields), collect=list), "items"))
 
@@ -214,6 +218,18 @@ _LUA_LIMITS: Final = (LONG("CallMsMax"), LONG("MemoryBytesMax"), LONG("ResultByt
 BG: Final = Answer("BG", model.BuildStart, ITERATOR, ID, LOG, OVER, KIND, FUNCTION, *_SOURCE, *_LUA_LIMITS)
 MB: Final = Answer("MB", model.MessagePage, Field("", Messages(), "messages"))
 BR: Final = Answer("BR", model.Installed, ITEMS, LONG("Added"), LONG("Messages"))
+
+PRINCIPAL: Final = STRING("Principal")
+GRANTS: Final = WORDS("Grants")
+LIMITS: Final = Field("", LimitsOfPrincipal(), "limits")
+EXPIRES: Final = TIME_OR_NULL("Expires")
+LABEL: Final = STRING("Label")
+ID_OF_CREDENTIAL: Final = STRING("Credential", "id")
+IA: Final = Answer("IA", model.Identity, PRINCIPAL, GRANTS, EXPIRES, FLAG("Closed", "is_closed"), FLAG("SeesAll"))
+TI: Final = Answer("TI", model.IssuedToken, ID_OF_CREDENTIAL, STRING("Token"), EXPIRES)
+PL: Final = paged("PL", model.PrincipalInfo, NAME, GRANTS, TIME("Created"), TIME("Changed"), LIMITS)
+_CREDENTIAL: Final = (ID_OF_CREDENTIAL, PRINCIPAL, STRING("Kind"), LABEL, TIME("Created"), EXPIRES)
+KL: Final = paged("KL", partial(model.Credential, proof=""), *_CREDENTIAL)
 
 # --- exceptions of the original protocol -------------------------------------------------------------------------
 
@@ -339,6 +355,16 @@ EXTENSIONS: Final = (
     _large("BO", "stages output", model.StageOutput, OK, ID, *STAGE, _CHUNKS),
     _large("BI", "installs what was staged", model.InstallOutput, BR, *_BUILT),
     Command("BD", "drops what was staged", model.DropOutput, OK, ID),
+    # --- access
+    Command("AU", "authenticates with a token", model.Authenticate, IA, STRING("Token")),
+    Command("WI", "tells who one is", model.WhoAmI, IA),
+    Command("PP", "makes or changes a principal", model.PutPrincipal, OK, NAME, GRANTS, LIMITS),
+    Command("XP", "revokes a principal", model.DropPrincipal, OK, NAME),
+    Command("IT", "issues a token", model.IssueToken, TI, PRINCIPAL, LABEL, EXPIRES, LONG_OR_NULL("Rotate")),
+    Command("AK", "adds a certificate or a key", model.AddCredential, OK, PRINCIPAL, ID_OF_CREDENTIAL, LABEL, EXPIRES),
+    Command("XK", "revokes a credential", model.DropCredential, OK, ID_OF_CREDENTIAL),
+    Command("LP", "lists principals", model.ListPrincipals, PL, AFTER_NAME, LIMIT),
+    Command("LK", "lists credentials", model.ListCredentials, KL, STRING_OR_NULL("Principal"), AFTER_NAME, LIMIT),
 )
 """The commands beyond the original's: in the text dialect and in our own."""
 

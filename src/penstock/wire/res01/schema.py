@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from penstock.errors import InvalidRequest, PenstockError, Unexpected
-from penstock.model import Done, NewEvent, ProducerMark, Reply, Request, StoreStats, stamp_of
+from penstock.model import Done, Limits, NewEvent, ProducerMark, Reply, Request, StoreStats, stamp_of
 from penstock.model.columns import Columns, columns_of, received_columns
 from penstock.wire.res01.dialects import (
     FULL_FRAMES,
@@ -105,6 +105,11 @@ TIME: Final = Scalar(
 )
 TIME_OR_NULL: Final = TIME.or_null()
 GUID: Final = Scalar("guid", Fields.guid, swap_guid)
+WORDS: Final = Scalar(
+    "string, words with spaces between",
+    lambda fields, field: tuple(fields.text(field).split()),
+    lambda words: " ".join(words).encode(),
+)
 BYTES: Final = Scalar("bytes", Fields.frame, bytes)
 BYTES_OR_NULL: Final = Scalar("bytes or empty", lambda fields, field: fields.frame(field) or None, lambda b: b or b"")
 FLAG: Final = Scalar("flag", Fields.flag, _decimal)
@@ -256,6 +261,20 @@ class Mark:
 
     def write(self, out: Frames, value: ProducerMark | None, _dialect: Dialect) -> None:
         out += (b"", b"") if value is None else (value.producer.encode(), b"%d" % value.number)
+
+
+class LimitsOfPrincipal:
+    """The limits of a principal, one frame each, in the order of their names in `Limits`."""
+
+    name = ", ".join(f"long `{field.name}` or empty" for field in dataclass_fields(Limits))
+    frames = len(dataclass_fields(Limits))
+
+    def read(self, fields: Fields, _field: str) -> Limits:
+        return Limits(*(LONG_OR_NULL.read(fields, field.name) for field in dataclass_fields(Limits)))
+
+    def write(self, out: Frames, value: Limits, dialect: Dialect) -> None:
+        for field in dataclass_fields(Limits):
+            LONG_OR_NULL.write(out, getattr(value, field.name), dialect)
 
 
 class Unmarked:

@@ -1,0 +1,492 @@
+"""Access: who comes in, and where each principal may do what.
+
+Principals come from the store, or from a file if `access_file` names one. The engine keeps them in memory, so that to
+authenticate and to check a right cost no read. It learns of changes from its own writes, from other servers' notices
+and, in case these do not arrive, from a look at the store or the file every half second.
+
+A store that never had a principal is *open*: every client may do everything. Its first principal closes it for good.
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from penstock import model
+from penstock.engine import jobs
+from penstock.engine.access_file import AccessFile, FileAccess
+from penstock.engine.audit import Audit
+from penstock.engine.context import Caller, EngineContext, check_names
+from penstock.errors import (
+    InvalidRequest,
+    NotAllowed,
+    NotAuthenticated,
+    OverLimit,
+    PenstockError,
+    PrincipalNotFound,
+)
+from penstock.model import ANONYMOUS, Credential, CredentialKind, Grant, Principal, Right, View, now_ticks
+from penstock.model.access import check_principal
+from penstock.model.requests import Place, Reach, Request
+from penstock.model.times import TICKS_PER_SECOND
+from penstock.settings import Settings
+from penstock.store import Store, contract
+
+log = logging.getLogger(__name__)
+
+CHECK_S: Final = 0.5
+"""How often the engine looks for expired credentials, and for changes that nobody announced."""
+TOKEN_BYTES: Final = 32
+TOKEN_ID_BYTES: Final = 9
+TOKEN_CHARACTERS_MAX: Final = 200
+LABEL_CHARACTERS_MAX: Final = 200
+ROTATE_S_MAX: Final = 7 * 24 * 3600
+RETRY_MS: Final = 1000
+"""What a client is told to wait for something that is in use, not counted per second."""
+
+NOBODY: Final = Principal("nobody", ())
+"""Who has not authenticated at a server that has principals."""
+UNKNOWN: Final = "the token is not valid here: it is wrong, or it was revoked; ask an administrator for another"
+NEEDED: Final = (
+    "this server has principals, and this connection has not authenticated: connect with a token "
+    "(penstock.connect(url, token=…), --token or PENSTOCK_TOKEN)"
+)
+
+
+def authorize(principal: Principal, request: Request, needed: Right) -> View | None:
+    """What of the store a request of this principal may use. Raises NotAllowed or NotAuthenticated.
+
+    The engine calls it for requests that need a right which the principal does not have everywhere.
+    """
+    if principal is NOBODY:
+        raise NotAuthenticated(NEEDED)
+    if needed & ~principal.rights or request.reach is Reach.STORE:
+        raise NotAllowed(principal.name, needed.words)
+    reach, views = request.reach, principal.views
+    if reach is Reach.EACH:
+        for place in request.places():
+            _check(principal, place.right or needed, place)
+    elif reach is Reach.STREAM:
+        _check(principal, needed, Place(request.context, request.stream))  # type: ignore[attr-defined]
+    elif reach is Reach.LOG:
+        _check(principal, needed, Place(model.LOG_CONTEXT, request.log))  # type: ignore[attr-defined]
+    elif reach is Reach.FILTER:
+        context, prefix = request.context, getattr(request, "filter", "")  # type: ignore[attr-defined]
+        if not views[needed].meets_filter(context, "" if prefix == "*" else prefix):
+            raise NotAllowed(principal.name, needed.words, shown(context, prefix))
+    return views.get(Right.CONSUME if needed & Right.CONSUME else needed)
+
+
+def _check(principal: Principal, right: Right, place: Place) -> None:
+    view, (context, stream, is_filter, _) = principal.views[right], place
+    prefix = "" if stream == "*" else stream
+    if not (view.has_filter(context, prefix) if is_filter else view.has_stream(context, stream)):
+        raise NotAllowed(principal.name, right.words, shown(context, prefix + "*" if is_filter else stream))
+
+
+def shown(context: str | None, stream: str) -> str:
+    return f"{'*' if context is None else context}/{stream}"
+
+
+# --- who is connected -----------------------------------------------------------------------------------------
+
+
+class Usage:
+    """What one principal has done and is doing on this server, and when it may do more."""
+
+    __slots__ = ("busy", "bytes", "bytes_until", "connections", "polls", "requests", "requests_until")
+
+    def __init__(self) -> None:
+        self.requests = self.bytes = self.busy = 0
+        self.connections = self.polls = 0
+        # Each request moves these times on by its share of a second. They may be a second ahead of the clock.
+        self.requests_until = self.bytes_until = 0.0
+
+
+class Login:
+    """A sender on a connection, and who it is.
+
+    `ended` is called when it is not that any more: revoked, changed or expired.
+    """
+
+    __slots__ = ("credential", "ended", "expires", "principal", "usage")
+
+    def __init__(
+        self,
+        principal: Principal,
+        usage: Usage,
+        credential: str | None = None,
+        expires: int | None = None,
+        ended: Callable[["Login"], None] | None = None,
+    ) -> None:
+        self.principal = principal
+        self.usage = usage
+        self.credential = credential
+        """The id of what it showed; None if its gate decides who it is."""
+        self.expires = expires
+        self.ended = ended
+
+    def admit(self, size: int) -> OverLimit | None:
+        """Count a request of so many bytes; the error if the principal must wait."""
+        usage, limits = self.usage, self.principal.limits
+        usage.requests += 1
+        usage.bytes += size
+        if limits is model.NO_LIMITS:
+            return None
+        now = time.monotonic()
+        refusal = self._over(now, "requests_per_s_max", limits.requests_per_s_max, usage.requests_until)
+        refusal = refusal or self._over(now, "bytes_per_s_max", limits.bytes_per_s_max, usage.bytes_until)
+        if refusal is not None:
+            return refusal
+        if limits.requests_per_s_max is not None:
+            usage.requests_until = max(usage.requests_until, now) + 1 / limits.requests_per_s_max
+        if limits.bytes_per_s_max is not None:
+            usage.bytes_until = max(usage.bytes_until, now) + size / limits.bytes_per_s_max
+        return None
+
+    def begin_poll(self) -> OverLimit | None:
+        """Count a long poll, until `end_poll`; the error if the principal has too many."""
+        maximum = self.principal.limits.polls_max
+        if maximum is not None and self.usage.polls >= maximum:
+            return self.refuse("polls_max", maximum)
+        self.usage.polls += 1
+        return None
+
+    def end_poll(self) -> None:
+        self.usage.polls -= 1
+
+    def _over(self, now: float, limit: str, maximum: int | None, until: float) -> OverLimit | None:
+        if maximum is None or until <= now + 1:
+            return None
+        return self.refuse(limit, maximum, max(1, round(1000 * (until - now - 1))))
+
+    def refuse(self, limit: str, maximum: int, retry_after_ms: int = RETRY_MS) -> OverLimit:
+        self.usage.busy += 1
+        return OverLimit(0, self.principal.name, limit, maximum, retry_after_ms)
+
+
+class Known(NamedTuple):
+    """All principals and credentials, as they are now."""
+
+    version: int
+    principals: dict[str, Principal]
+    credentials: dict[str, Credential]
+
+    @classmethod
+    def of(cls, state: contract.AccessState) -> "Known":
+        principals = {}
+        for info in state.principals:
+            try:
+                grants = tuple(map(Grant.of, info.grants))
+            except InvalidRequest as error:
+                # Of a later version, or damaged: without its grants the principal may do nothing.
+                log.warning("the grants of principal %s are not understood, so it has none: %s", info.name, error)
+                grants = ()
+            principals[info.name] = Principal(info.name, grants, info.limits, info.changed)
+        return cls(state.version, principals, {one.id: one for one in state.credentials})
+
+
+class Access:
+    """All principals of a server, and the senders that are logged in."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._file = None if settings.access_file is None else AccessFile(settings.access_file)
+        self._known = Known(0, {}, {})
+        self.usage: defaultdict[str, Usage] = defaultdict(Usage)
+        """By the principal's name. Names come from administrators, so there are not too many."""
+        self._logins: dict[str, set[Login]] = {}
+        self._context: EngineContext | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self, context: EngineContext, state: contract.AccessState) -> None:
+        """Take the principals of the store, or of the file. Raises InvalidRequest for a file that is not readable."""
+        self._context = context
+        self._known = Known.of(state if self._file is None else _state_of(self._file.read()))
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there are principals, so that others may do nothing."""
+        return self._known.version > 0
+
+    @property
+    def is_from_file(self) -> bool:
+        return self._file is not None
+
+    def principal(self, name: str) -> Principal | None:
+        return self._known.principals.get(name)
+
+    # -- coming in
+
+    def arrive(self, fixed: str | None, ended: Callable[[Login], None]) -> Login:
+        """A sender that has shown nothing: the principal of its gate, if the gate has one."""
+        if not self.is_closed:
+            return self._enter(Login(ANONYMOUS, self.usage[ANONYMOUS.name], ended=ended))
+        found = None if fixed is None else self.principal(fixed)
+        if found is None:
+            return self._enter(Login(NOBODY, self.usage[NOBODY.name], ended=ended))
+        return self._enter(Login(found, self.usage[found.name], ended=ended))
+
+    def by_token(self, token: str, ended: Callable[[Login], None]) -> Login:
+        """A sender that shows a token, which does not matter to an open server.
+
+        Raises NotAuthenticated, or OverLimit if the principal has too many connections.
+        """
+        return self._by(self._credential(token), ended) if self.is_closed else self.arrive(None, ended)
+
+    def for_one_request(self, token: str | None, fixed: str | None) -> Login:
+        """The sender of a request that comes alone, as over HTTP. Raises NotAuthenticated."""
+        if self.is_closed and token is not None:
+            fixed = self._credential(token).principal
+        if not self.is_closed:
+            return Login(ANONYMOUS, self.usage[ANONYMOUS.name])
+        found = NOBODY if fixed is None else self.principal(fixed) or NOBODY
+        return Login(found, self.usage[found.name])
+
+    def _credential(self, token: str) -> Credential:
+        name, _, secret = token.partition(".")
+        found = self._known.credentials.get(name) if len(token) <= TOKEN_CHARACTERS_MAX else None
+        proof = sha256(secret.encode(errors="replace")).hexdigest()
+        if found is None or found.kind != CredentialKind.TOKEN or not hmac.compare_digest(proof, found.proof):
+            raise NotAuthenticated(UNKNOWN)
+        if found.expires is not None and found.expires <= now_ticks():
+            raise NotAuthenticated(
+                f"the token {found.id} has expired; an administrator makes another with penstock access rotate"
+            )
+        return found
+
+    def by_credential(self, ids: Iterable[str], ended: Callable[[Login], None]) -> Login | None:
+        """Of a verified certificate or key, by the ids that it may have here; None if it stands for no principal."""
+        for name in ids:
+            found = self._known.credentials.get(name)
+            if found is not None and (found.expires is None or found.expires > now_ticks()):
+                return self._by(found, ended)
+        return None
+
+    def _by(self, credential: Credential, ended: Callable[[Login], None]) -> Login:
+        principal = self._known.principals.get(credential.principal)
+        if principal is None:
+            raise NotAuthenticated(UNKNOWN)
+        login = Login(principal, self.usage[principal.name], credential.id, credential.expires, ended)
+        maximum = principal.limits.connections_max
+        if maximum is not None and login.usage.connections >= maximum:
+            raise login.refuse("connections_max", maximum)
+        return self._enter(login)
+
+    def _enter(self, login: Login) -> Login:
+        self._logins.setdefault(login.principal.name, set()).add(login)
+        login.usage.connections += 1
+        return login
+
+    def leave(self, login: Login) -> None:
+        """The sender is gone, or somebody else now."""
+        logins = self._logins.get(login.principal.name, set())
+        if login in logins:
+            logins.discard(login)
+            login.usage.connections -= 1
+            if not logins:
+                del self._logins[login.principal.name]
+
+    def identity(self, login: Login) -> model.Identity:
+        return self.identity_of(login.principal, login.expires)
+
+    def identity_of(self, principal: Principal, expires: int | None = None) -> model.Identity:
+        grants = tuple(map(str, principal.grants))
+        return model.Identity(principal.name, grants, expires, self.is_closed, principal.may(Right.READ))
+
+    # -- changes
+
+    def file_state(self) -> contract.AccessState | None:
+        return None if self._file is None else _state_of(self._file.found)
+
+    async def reload(self) -> None:
+        """Read the principals again, and end the senders whose credentials or rights have changed."""
+        assert self._context is not None
+        if self._file is not None:
+            return
+        state: contract.AccessState = await self._context.pool.run(jobs.ask_store, Store.access)
+        if state.version > self._known.version:
+            self._replace(Known.of(state))
+
+    def _replace(self, known: Known) -> None:
+        self._known = known
+        self._end_stale()
+
+    def _end_stale(self) -> None:
+        now = now_ticks()
+        for login in [login for logins in self._logins.values() for login in logins]:
+            if not self._is_current(login, now):
+                self.leave(login)
+                if login.ended is not None:
+                    login.ended(login)
+
+    def _is_current(self, login: Login, now: int) -> bool:
+        if login.principal is ANONYMOUS:
+            return not self.is_closed
+        if login.principal is NOBODY:
+            return self.is_closed
+        if self._known.principals.get(login.principal.name) != login.principal:
+            return False
+        if login.credential is None:
+            return True
+        found = self._known.credentials.get(login.credential)
+        return (
+            found is not None
+            and found.principal == login.principal.name
+            and (found.expires is None or found.expires > now)
+        )
+
+    async def _watch(self) -> None:
+        assert self._context is not None
+        while True:
+            await asyncio.sleep(CHECK_S)
+            try:
+                if self._file is not None:
+                    if (changed := self._file.changed()) is not None:
+                        log.info("%s has changed: %d principals", self._file.path, len(changed.principals))
+                        self._replace(Known.of(_state_of(changed, self._known.version + 1)))
+                elif self._context.others.is_shared:
+                    await self.reload()
+                self._end_stale()
+            except PenstockError as error:
+                log.warning("the principals could not be read again; those of before hold: %s", error)
+
+
+def _state_of(file: FileAccess, version: int = 1) -> contract.AccessState:
+    return contract.AccessState(version, file.principals, file.credentials)
+
+
+# --- requests of administrators ---------------------------------------------------------------------------------
+
+
+class AccessRequests:
+    """Changes of principals. Each is written with its entry in the audit, and holds here when it is answered."""
+
+    def __init__(self, context: EngineContext, access: Access, audit: Audit) -> None:
+        self._context = context
+        self._access = access
+        self._audit = audit
+
+    async def put(self, request: model.PutPrincipal, caller: Caller) -> model.Done:
+        _check_principal(request.name)
+        grants = model.grants_of(request.grants)
+        if not self._access.is_closed and not any(Right.ADMIN in grant.rights for grant in grants):
+            raise InvalidRequest(
+                "principal",
+                f"{request.name} would be the first, and could make no other: the first one needs the right admin; "
+                "penstock access init makes it",
+            )
+        for name in model.Limits.__slots__:
+            maximum = getattr(request.limits, name)
+            if maximum is not None and maximum < 1:
+                raise InvalidRequest(name, f"is {maximum}; it must be at least 1, or not there")
+        texts = tuple(map(str, grants))
+        facts = {"principal": request.name, "grants": list(texts), "limits": request.limits}
+        await self._write(
+            caller, "principal-changed", facts, contract.StorePrincipal(request.name, texts, request.limits)
+        )
+        return model.Done()
+
+    async def drop(self, request: model.DropPrincipal, caller: Caller) -> model.Done:
+        if all(one.name != request.name for one in (await self._state()).principals):
+            raise PrincipalNotFound(request.name)
+        await self._write(
+            caller, "principal-revoked", {"principal": request.name}, contract.RemovePrincipal(request.name)
+        )
+        return model.Done()
+
+    async def issue(self, request: model.IssueToken, caller: Caller) -> model.IssuedToken:
+        self._check_credential(request.principal, request.label, request.expires)
+        if request.rotate is not None and not 0 <= request.rotate <= ROTATE_S_MAX:
+            raise InvalidRequest("rotate", f"is {request.rotate} seconds; it must be from 0 to {ROTATE_S_MAX}")
+        number, secret = secrets.token_hex(TOKEN_ID_BYTES), secrets.token_urlsafe(TOKEN_BYTES)
+        proof, now = sha256(secret.encode()).hexdigest(), now_ticks()
+        made = Credential(number, request.principal, CredentialKind.TOKEN, proof, request.label, now, request.expires)
+        operations: list[contract.Operation] = [contract.StoreCredential(made)]
+        facts = {"principal": request.principal, "credential": number, "label": request.label}
+        if request.rotate is not None:
+            until = now + request.rotate * TICKS_PER_SECOND
+            operations.append(contract.ExpireCredentials(request.principal, CredentialKind.TOKEN, until, number))
+            facts["others_end_after_s"] = request.rotate
+        await self._write(caller, "token-issued", facts, *operations)
+        return model.IssuedToken(number, f"{number}.{secret}", request.expires)
+
+    async def add(self, request: model.AddCredential, caller: Caller) -> model.Done:
+        self._check_credential(request.principal, request.label, request.expires)
+        kind, _, name = request.id.partition(":")
+        if kind not in (CredentialKind.CERTIFICATE, CredentialKind.CURVE) or not name:
+            raise InvalidRequest(
+                "credential", f"is {request.id!r}; it must be certificate:NAME, certificate:sha256:HEX or curve:KEY"
+            )
+        check_names(credential=request.id)
+        made = Credential(request.id, request.principal, kind, "", request.label, now_ticks(), request.expires)
+        facts = {"principal": request.principal, "credential": request.id, "label": request.label}
+        await self._write(caller, "credential-added", facts, contract.StoreCredential(made))
+        return model.Done()
+
+    async def remove(self, request: model.DropCredential, caller: Caller) -> model.Done:
+        if all(one.id != request.id for one in (await self._state()).credentials):
+            raise InvalidRequest("credential", f"{request.id!r} is not known; penstock access show NAME lists them")
+        await self._write(
+            caller, "credential-revoked", {"credential": request.id}, contract.RemoveCredential(request.id)
+        )
+        return model.Done()
+
+    async def principals(self, request: model.ListPrincipals, limit: int) -> model.ListPage[model.PrincipalInfo]:
+        state = await self._state()
+        found = [one for one in state.principals if one.name > request.after]
+        return model.ListPage(found[:limit], len(found) <= limit)
+
+    async def credentials(self, request: model.ListCredentials, limit: int) -> model.ListPage[Credential]:
+        state = await self._state()
+        if request.principal is not None and all(one.name != request.principal for one in state.principals):
+            raise PrincipalNotFound(request.principal)
+        found = [
+            one for one in state.credentials if one.id > request.after and request.principal in (None, one.principal)
+        ]
+        return model.ListPage(found[:limit], len(found) <= limit)
+
+    async def who_am_i(self, _request: model.WhoAmI, caller: Caller) -> model.Identity:
+        return self._access.identity_of(caller.principal)
+
+    async def _state(self) -> contract.AccessState:
+        state = self._access.file_state()
+        if state is None:
+            state = await self._context.pool.run(jobs.ask_store, Store.access)
+        return contract.AccessState(
+            state.version,
+            sorted(state.principals, key=lambda one: one.name),
+            sorted(state.credentials, key=lambda one: one.id),
+        )
+
+    async def _write(
+        self, caller: Caller, what: str, facts: dict[str, object], *operations: contract.Operation
+    ) -> None:
+        if self._access.is_from_file:
+            raise InvalidRequest(
+                "access", "is decided by the file of the setting access_file; change that file instead"
+            )
+        entry = self._audit.entry(caller.principal, "access", what, facts, always=True)
+        await self._context.write(contract.Transaction((*operations, *entry)))
+        await self._access.reload()
+
+    def _check_credential(self, principal: str, label: str, expires: int | None) -> None:
+        _check_principal(principal)
+        if len(label) > LABEL_CHARACTERS_MAX:
+            raise InvalidRequest("label", f"has {len(label)} characters; it may have {LABEL_CHARACTERS_MAX}")
+        if expires is not None and expires <= now_ticks():
+            raise InvalidRequest("expires", "is in the past")
+
+
+def _check_principal(name: str) -> None:
+    if reason := check_principal(name):
+        raise InvalidRequest("principal", reason)

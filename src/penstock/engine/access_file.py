@@ -1,0 +1,135 @@
+"""Principals from a file, for those who manage configuration.
+
+    [principals.shop]
+    grants = ["read,append:shop", "consume:shop/order-*"]
+    tokens = [{id = "…", sha256 = "…", expires = 2027-01-01T00:00:00Z, label = "ci"}]
+    certificates = ["shop.example.com", "sha256:…"]
+    curve_keys = ["…"]
+    limits = {requests_per_s_max = 1000}
+
+`penstock access new-token` prints a token and the line for `tokens`.
+"""
+
+import re
+import tomllib
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from penstock.errors import InvalidRequest
+from penstock.model import Credential, CredentialKind, Limits, PrincipalInfo, grants_of, ticks_of_datetime
+from penstock.model.access import check_principal
+
+FILE_BYTES_MAX: Final = 16 << 20
+PARTS: Final = frozenset(("grants", "tokens", "certificates", "curve_keys", "limits"))
+TOKEN_PARTS: Final = frozenset(("id", "sha256", "expires", "label"))
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
+
+
+class FileAccess(NamedTuple):
+    principals: list[PrincipalInfo]
+    credentials: list[Credential]
+
+
+class AccessFile:
+    """The file, and whether it has changed since it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: object = None
+        self.found = FileAccess([], [])
+
+    def read(self) -> FileAccess:
+        """What it says. Raises InvalidRequest, with what is wrong and where."""
+        self._seen = self._stamp()
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(FILE_BYTES_MAX + 1)
+            if len(content) > FILE_BYTES_MAX:
+                raise InvalidRequest("access_file", f"{self.path} has more than {FILE_BYTES_MAX} bytes")
+            self.found = parsed(tomllib.loads(content.decode()))
+        except OSError as error:
+            raise InvalidRequest("access_file", f"{self.path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise InvalidRequest("access_file", f"{self.path} is not TOML: {error}") from None
+        except InvalidRequest as error:
+            raise InvalidRequest("access_file", f"{self.path}: {error}") from None
+        return self.found
+
+    def changed(self) -> FileAccess | None:
+        """What it says now, if it is another file than before. Raises as `read`, once for each change."""
+        return None if self._stamp() == self._seen else self.read()
+
+    def _stamp(self) -> object:
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+def parsed(document: dict[str, Any]) -> FileAccess:
+    """Raises InvalidRequest."""
+    found = FileAccess([], [])
+    _only(document, frozenset(("principals",)), "the file")
+    tables = _table(document.get("principals", {}), "principals")
+    seen: dict[str, str] = {}
+    for name, given in tables.items():
+        if reason := check_principal(name):
+            raise InvalidRequest(f"principal {name!r}", reason)
+        where = f"principals.{name}"
+        table = _table(given, where)
+        _only(table, PARTS, where)
+        limits = _table(table.get("limits", {}), f"{where}.limits")
+        _only(limits, frozenset(Limits.__slots__), f"{where}.limits")
+        for limit, maximum in limits.items():
+            if type(maximum) is not int or maximum < 1:
+                raise InvalidRequest(f"{where}.limits.{limit}", "must be a whole number from 1 on")
+        grants = tuple(map(str, grants_of(_texts(table, "grants", where))))
+        found.principals.append(PrincipalInfo(name, grants, Limits(**limits), 0, 0))
+        for credential in _credentials(name, where, table):
+            if (other := seen.setdefault(credential.id, name)) != name:
+                raise InvalidRequest(where, f"has the credential {credential.id}, which {other} has already")
+            found.credentials.append(credential)
+    return found
+
+
+def _credentials(name: str, where: str, table: dict[str, Any]) -> list[Credential]:
+    made = []
+    tokens = table.get("tokens", [])
+    if not isinstance(tokens, list):
+        raise InvalidRequest(f"{where}.tokens", "must be a list of tables")
+    for given in tokens:
+        token = _table(given, f"{where}.tokens")
+        _only(token, TOKEN_PARTS, f"{where}.tokens")
+        number, proof, expires = token.get("id"), token.get("sha256"), token.get("expires")
+        if not isinstance(number, str) or not number or not isinstance(proof, str) or not _DIGEST.fullmatch(proof):
+            raise InvalidRequest(f"{where}.tokens", "must each have id and sha256, 64 hexadecimal digits")
+        if expires is not None and not isinstance(expires, datetime):
+            kind = "has no time of day" if isinstance(expires, date) else "is no time"
+            raise InvalidRequest(f"{where}.tokens", f"has an expires that {kind}; write 2027-01-01T00:00:00Z")
+        if expires is not None and expires.tzinfo is None:
+            raise InvalidRequest(f"{where}.tokens", "has an expires without a time zone; write 2027-01-01T00:00:00Z")
+        until = None if expires is None else ticks_of_datetime(expires)
+        made.append(Credential(number, name, CredentialKind.TOKEN, proof, str(token.get("label", "")), 0, until))
+    for part, kind in (("certificates", CredentialKind.CERTIFICATE), ("curve_keys", CredentialKind.CURVE)):
+        made += [Credential(f"{kind}:{text}", name, kind, "", "", 0) for text in _texts(table, part, where)]
+    return made
+
+
+def _table(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(where, "must be a table")
+    return value
+
+
+def _texts(table: dict[str, Any], part: str, where: str) -> list[str]:
+    found = table.get(part, [])
+    if not isinstance(found, list) or not all(isinstance(text, str) and text for text in found):
+        raise InvalidRequest(f"{where}.{part}", "must be a list of texts")
+    return found
+
+
+def _only(table: dict[str, Any], known: frozenset[str], where: str) -> None:
+    if unknown := sorted(table.keys() - known):
+        raise InvalidRequest(where, f"has {unknown[0]!r}; there are {', '.join(sorted(known))}")

@@ -1,0 +1,103 @@
+"""Who sends on a connection: the connection itself, and behind a broker each sender by its routing frames.
+
+A sender that has shown nothing of its own is what its connection is: the principal of a certificate or key, or that of
+its gate. A broker's own token does not speak for those behind it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.engine import Engine
+from penstock.engine.access import Login
+from penstock.errors import NotAuthenticated, PenstockError
+from penstock.model import Identity
+from penstock.tcp import CloseReason, TcpSession
+
+SENDERS_MAX: Final = 1024
+"""Senders behind one connection that are remembered; the one that has sent nothing for longest is forgotten first."""
+REFUSALS_MAX: Final = 10
+"""Wrong tokens that a connection may show before it is ended."""
+
+
+class Logins:
+    def __init__(
+        self, engine: Engine, session: TcpSession, gate: str, revoked: Callable[[Login], None] | None = None
+    ) -> None:
+        """`revoked` is called for a sender behind a broker, whose connection goes on."""
+        self._access = engine.access
+        self._session = session
+        self._revoked = revoked
+        self._refusals = 0
+        self._base = self._access.arrive(getattr(engine.settings, f"{gate.replace('-', '_')}_as"), self._ended)
+        self._own: Login | None = None
+        self._behind: OrderedDict[tuple[bytes, ...], Login] = OrderedDict()
+
+    def of(self, routing: Sequence[bytes]) -> Login:
+        """The sender of a message with these routing frames."""
+        if not routing:
+            return self._own or self._base
+        if not self._behind:
+            return self._base
+        key = tuple(routing)
+        found = self._behind.get(key)
+        if found is None:
+            return self._base
+        self._behind.move_to_end(key)
+        return found
+
+    def secured(self, ids: Sequence[str]) -> bool:
+        """The connection has shown a certificate or key; whether it stands for a principal."""
+        try:
+            found = self._access.by_credential(ids, self._ended)
+        except PenstockError:
+            return False
+        if found is None:
+            return False
+        self._access.leave(self._base)
+        self._base = found
+        return True
+
+    def authenticate(self, token: str, routing: Sequence[bytes] = ()) -> Identity | PenstockError:
+        """Take a token, at any time and again: from the next message on its sender is that principal, or as before."""
+        try:
+            found = self._access.by_token(token, self._ended)
+        except PenstockError as error:
+            if isinstance(error, NotAuthenticated) and not routing:
+                self._refusals += 1
+                if self._refusals >= REFUSALS_MAX:
+                    self._session.leave(CloseReason.UNAUTHENTICATED)
+            return error
+        if not routing:
+            if self._own is not None:
+                self._access.leave(self._own)
+            self._own = found
+        else:
+            key = tuple(routing)
+            if (before := self._behind.pop(key, None)) is not None:
+                self._access.leave(before)
+            self._behind[key] = found
+            while len(self._behind) > SENDERS_MAX:
+                self._access.leave(self._behind.popitem(last=False)[1])
+        return self._access.identity(found)
+
+    def identity(self, login: Login) -> Identity:
+        return self._access.identity(login)
+
+    def _ended(self, login: Login) -> None:
+        """A principal was revoked or changed, or a credential has expired."""
+        key = next((key for key, behind in self._behind.items() if behind is login), None)
+        if key is None:
+            self._session.end(CloseReason.REVOKED)
+            return
+        del self._behind[key]
+        if self._revoked is not None:
+            self._revoked(login)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        for login in (self._base, self._own, *self._behind.values()):
+            if login is not None:
+                self._access.leave(login)
+        self._behind.clear()
+        self._own = None
