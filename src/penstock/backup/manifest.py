@@ -19,23 +19,33 @@ import cbor2
 
 from penstock.errors import BackupDamaged, PlaceRefused
 from penstock.files import flaw_of, made_of, parsed
-from penstock.store.contract import STATE_TABLES, StoreIdentity, StoreState
+from penstock.store.contract import ACCESS_TABLES, STATE_TABLES, StoreIdentity, StoreState
 
 FORMAT_VERSION: Final = 1
 """Version of the layout and of all files except the records, which have their own versions."""
 NUMBER_BITS: Final = 64
 
 _HISTORY: Final = re.compile(r"history/\d{20}-\d{20}\.records", re.ASCII)
-_TEXTS: Final = frozenset(("name", "subscriber", "context", "stream", "filter", "log", "over", "kind", "function"))
+_TEXTS: Final = frozenset(
+    (
+        *("name", "subscriber", "context", "stream", "filter", "log", "over", "kind", "function"),
+        *("grants", "limits", "principal", "proof", "label"),
+    )
+)
 _BYTES: Final = frozenset(("result",))
 _NULLABLE: Final = frozenset(
     (
         ("subscriptions", "last_ticks"),
         ("queues", "dead_after"),
         *(("erasures", name) for name in ("context", "stream", "finished")),
+        ("credentials", "expires"),
     )
 )
 """Tables and columns that allow null. Columns that are neither text, bytes nor `ranges` hold numbers."""
+
+
+NO_ACCESS: Final = {name: {"columns": STATE_TABLES[name], "rows": []} for name in ACCESS_TABLES}
+"""States of earlier versions do not have these tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,8 @@ def decode_state(place: str, path: str, data: bytes) -> StoreState:
         except Exception as error:
             # CBOR tags create values of many types, and each type raises its own errors.
             raise ValueError(f"it is not CBOR: {error}") from error
-        tables = {name: _rows(name, document["tables"][name]) for name in STATE_TABLES}
+        given = {**NO_ACCESS, **document["tables"]}
+        tables = {name: _rows(name, given[name]) for name in STATE_TABLES}
         if not isinstance(document["store"], str) or not document["store"].isprintable():
             raise ValueError("its store has no name")
         for name in ("timeline", "head", "sealed"):
@@ -177,8 +188,11 @@ def _value(table: str, column: str, value: Any) -> Any:
         ranges = tuple((first, last) for first, last in value)
         if all(_is_number(each) and each >= 0 for pair in ranges for each in pair):
             return ranges
-    elif column in _TEXTS or column in _BYTES:
-        if isinstance(value, str if column in _TEXTS else bytes):
+    elif column in _BYTES:
+        if isinstance(value, bytes):
+            return value
+    elif column in _TEXTS or (table, column) == ("credentials", "id"):
+        if isinstance(value, str):
             return value
     elif _is_number(value):
         return value

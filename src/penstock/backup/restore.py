@@ -7,6 +7,9 @@ Erasures outlive restores. The ledger of the newest backup in a place applies to
 the store that is replaced. Timelines part where a restore began a new one: from there on the same positions and
 sequences are other events. So an entry of a ledger applies only up to the point where its timeline and that of the
 backup are the same.
+
+Principals and credentials are not those of the backup either: they are those of the store that is replaced, else those
+of the newest backup in the place.
 """
 
 import time
@@ -22,7 +25,7 @@ from penstock.backup.reader import Chosen, check, choose, read_history, read_sta
 from penstock.errors import StoreError
 from penstock.model import LOG_CONTEXT, ticks_of_unix_ns
 from penstock.store import Store, open_replacement
-from penstock.store.contract import Progressed, StoreIdentity, StoreState
+from penstock.store.contract import ACCESS_TABLES, Progressed, StoreIdentity, StoreState
 from penstock.store.erasure_filter import Hidden, merged_ranges, visible
 from penstock.store.record import Record
 from penstock.store.replacement import Replaced
@@ -74,13 +77,17 @@ def _plan(place: Place, chosen: Chosen, replaced: Replaced | None) -> tuple["Era
     """The erasures to apply to the records, and the state of the new store."""
     state = read_state(place, chosen.manifest)
     timelines = Ledger.of(state.tables).timelines
-    ledgers = [Ledger.of(read_state(place, chosen.newest).tables)]
+    newest = read_state(place, chosen.newest).tables
+    ledgers = [Ledger.of(newest)]
+    # What was revoked since the backup stays revoked.
+    access = {name: newest[name] for name in ACCESS_TABLES}
     top = state.identity.timeline
     if replaced is not None and replaced.identity.id == state.identity.id:
         ledgers.append(Ledger.of({"timelines": replaced.timelines, "erasures": replaced.erasures}))
         top = max(top, replaced.identity.timeline)
+        access = replaced.access
     began: Timeline = (top + 1, state.head, ticks_of_unix_ns(time.time_ns()))
-    tables = {**state.tables, "timelines": [*state.tables["timelines"], began]}
+    tables = {**state.tables, **access, "timelines": [*state.tables["timelines"], began]}
     return Erasures(timelines, ledgers), StoreState(
         StoreIdentity(state.identity.id, top + 1), state.head, chosen.sealed, tables
     )

@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -412,7 +412,7 @@ class AccessRequests:
         proof, now = sha256(secret.encode()).hexdigest(), now_ticks()
         made = Credential(number, request.principal, CredentialKind.TOKEN, proof, request.label, now, request.expires)
         operations: list[contract.Operation] = [contract.StoreCredential(made)]
-        facts = {"principal": request.principal, "credential": number, "label": request.label}
+        facts: dict[str, object] = {"principal": request.principal, "credential": number, "label": request.label}
         if request.rotate is not None:
             until = now + request.rotate * TICKS_PER_SECOND
             operations.append(contract.ExpireCredentials(request.principal, CredentialKind.TOKEN, until, number))
@@ -469,7 +469,7 @@ class AccessRequests:
         )
 
     async def _write(
-        self, caller: Caller, what: str, facts: dict[str, object], *operations: contract.Operation
+        self, caller: Caller, what: str, facts: Mapping[str, object], *operations: contract.Operation
     ) -> None:
         if self._access.is_from_file:
             raise InvalidRequest(

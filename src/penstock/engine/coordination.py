@@ -223,4 +223,5 @@ def together(notices: Sequence[Notice]) -> Notice:
         streams=None if any(notice.streams is None for notice in notices) else tuple(streams),
         has_changed_logs=any(notice.has_changed_logs for notice in notices),
         queues=None if any(notice.queues is None for notice in notices) else tuple(queues),
+        has_changed_access=any(notice.has_changed_access for notice in notices),
     )

@@ -11,8 +11,11 @@ from penstock.errors import PenstockError
 from penstock.model import (
     Allocation,
     Appended,
+    Credential,
     Event,
     Installed,
+    Limits,
+    PrincipalInfo,
     ProducerMark,
     Published,
     StagedUnit,
@@ -167,9 +170,22 @@ STATE_TABLES: Final = {
     "logs": ("name", "created", "base", "bytes"),
     "iterators": ("id", "name", "log", "over", "kind", "function", "indexed", "created", "base"),
     "erasures": ("id", "context", "stream", "last", "ranges", "timeline", "events", "requested", "finished", "damaged"),
+    "access": ("changed",),
+    "principals": ("name", "grants", "limits", "created", "changed"),
+    "credentials": ("id", "principal", "kind", "proof", "label", "created", "expires"),
 }
 """Everything in a store except its records, by table and column. It leaves out the outputs of iterators, which are made
-from the records, and erasures of outputs."""
+from the records, and erasures of outputs. `access` has one row if there ever was a principal."""
+ACCESS_TABLES: Final = ("access", "principals", "credentials")
+"""A restore does not bring them back as they were: what was revoked stays revoked."""
+
+
+class AccessState(NamedTuple):
+    """All principals and credentials. `version` grows with each change; 0: there never was a principal."""
+
+    version: int
+    principals: list[PrincipalInfo]
+    credentials: list[Credential]
 
 
 class StoreState(NamedTuple):
@@ -473,6 +489,7 @@ class Stage(Operation):
 
     Fails with InvalidRequest if units before them are missing, and with LimitExceeded if the job has staged too much.
     The job of an iterator's output (`penstock.store.outputs`) fails with IteratorNotFound if there is no such iterator.
+    Fails with OverLimit if all jobs that begin with `owner` have staged more than `owner_bytes_max` together.
     """
 
     job: str
@@ -482,6 +499,8 @@ class Stage(Operation):
     units: tuple[StagedUnit, ...]
     bytes_max: int
     units_max: int
+    owner: str = ""
+    owner_bytes_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,6 +546,49 @@ class ExpireStages(Operation):
 
     before: int
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorePrincipal(Operation):
+    """Make a principal, or replace its grants and limits. Answers whether it is new; LimitExceeded."""
+
+    name: str
+    grants: tuple[str, ...]
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePrincipal(Operation):
+    """Delete a principal with its credentials. Answers whether there was one."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCredential(Operation):
+    """Add or replace a credential. Answers whether it is new.
+
+    Fails with PrincipalNotFound, LimitExceeded, or InvalidRequest if another principal has it.
+    """
+
+    credential: Credential
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveCredential(Operation):
+    """Delete a credential. Answers whether there was one."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireCredentials(Operation):
+    """Let a principal's credentials of a kind end at a time (ticks), but for one; earlier ends stay. Answers True."""
+
+    principal: str
+    kind: str
+    until: int
+    except_id: str
 
 
 class Transaction(NamedTuple):
@@ -582,6 +644,7 @@ class Notice:
 
     `head` is the last position then. `streams` (context, stream) have new events, and `queues` may have something to
     hand out again; None: perhaps all. `has_changed_logs`: logs or iterators were added, deleted or restarted.
+    `has_changed_access`: principals or credentials were.
     """
 
     is_own: bool
@@ -589,9 +652,10 @@ class Notice:
     streams: tuple[tuple[str, str], ...] | None
     has_changed_logs: bool
     queues: tuple[int, ...] | None
+    has_changed_access: bool = False
 
 
-EVERYTHING: Final = Notice(False, 0, None, True, None)
+EVERYTHING: Final = Notice(False, 0, None, True, None, True)
 """Notices may have been lost: check everything again. Its head means nothing."""
 
 

@@ -22,6 +22,8 @@ class Replaced(NamedTuple):
     identity: StoreIdentity
     timelines: list[Row]
     erasures: list[Row]
+    access: dict[str, list[Row]]
+    """The tables of ACCESS_TABLES."""
 
 
 class StoreReplacement(ABC):

@@ -49,6 +49,13 @@ _CHANGES_QUEUES: Final = (
     contract.Reoffer,
 )
 """After these, a queue may have something to hand out again."""
+_CHANGES_ACCESS: Final = (
+    contract.StorePrincipal,
+    contract.RemovePrincipal,
+    contract.StoreCredential,
+    contract.RemoveCredential,
+    contract.ExpireCredentials,
+)
 
 
 class Start(NamedTuple):
@@ -196,7 +203,7 @@ class PostgresBatch(Batch):
         self._marks: dict[str, tuple[int, bytes] | None] = {}
         """The number and results of each known producer; None if it has none."""
         self._used_marks: dict[str, tuple[int, bytes]] = {}
-        self.has_changed_logs = False
+        self.has_changed_logs = self.has_changed_access = False
         self.changed_queues: set[int] = set()
 
     def is_atomic(self, op: Operation) -> bool:
@@ -209,6 +216,8 @@ class PostgresBatch(Batch):
             self.appender.is_touched |= isinstance(op, contract.AddLog | contract.DeleteLog) and bool(result)
         elif isinstance(op, _CHANGES_QUEUES):
             self.changed_queues.add(op.queue)
+        elif isinstance(op, _CHANGES_ACCESS):
+            self.has_changed_access = True
         return result
 
     def together(self, ops: Sequence[Operation]) -> list[Result | Deferred]:

@@ -6,7 +6,7 @@ reads the store. After a lost connection notices may be missing, so the listener
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
@@ -26,10 +26,10 @@ NOTICES_MAX: Final = 1_000
 
 
 def payload(
-    writer: UUID, head: int, streams: Sequence[tuple[str, str]], has_changed_logs: bool, queues: Iterable[int]
+    writer: UUID, head: int, streams: Sequence[tuple[str, str]], changes: Mapping[str, bool], queues: Iterable[int]
 ) -> str:
     """The notice of a commit. If it has too many streams to name, it says "all of them"."""
-    notice: dict[str, Any] = {"by": writer.hex, "head": head, "logs": has_changed_logs, "queues": sorted(queues)}
+    notice: dict[str, Any] = {"by": writer.hex, "head": head, **changes, "queues": sorted(queues)}
     text = _json({**notice, "streams": streams})
     return text if len(text.encode()) <= PAYLOAD_BYTES_MAX else _json({**notice, "queues": None, "streams": None})
 
@@ -49,6 +49,7 @@ def notice_of(text: str, listener: UUID) -> Notice:
             streams=None if streams is None else tuple((context, stream) for context, stream in streams),
             has_changed_logs=bool(given["logs"]),
             queues=None if queues is None else tuple(queues),
+            has_changed_access=bool(given["access"]),
         )
     except (ValueError, KeyError, TypeError):
         return EVERYTHING

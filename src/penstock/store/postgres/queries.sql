@@ -767,6 +767,9 @@ SELECT id, context, name, position FROM queues WHERE position < 1 OR position > 
 -- name: stray_subscriptions
 SELECT id, subscriber, position FROM subscriptions WHERE position < 1 OR position > %(head)s + 1;
 
+-- name: stray_credentials
+SELECT id, principal FROM credentials WHERE NOT EXISTS (SELECT 1 FROM principals WHERE name = principal);
+
 -- name: stray_iterators
 SELECT name, outputs FROM iterators i
 WHERE outputs <> (SELECT coalesce(sum(count), 0) FROM outputs WHERE iterator_id = i.id) AND indexed;
@@ -819,6 +822,15 @@ SELECT id, name, log, "over", kind, function, indexed, created, base FROM iterat
 -- name: state_erasures
 SELECT id, context, stream, last, ranges, timeline, events, requested, finished, damaged FROM erasures
 WHERE iterator_id IS NULL ORDER BY id;
+
+-- name: state_access
+SELECT value::bigint FROM meta WHERE key = 'access' AND value <> '0';
+
+-- name: state_principals
+SELECT name, grants, limits, created, changed FROM principals ORDER BY name;
+
+-- name: state_credentials
+SELECT id, principal, kind, proof, label, created, expires FROM credentials ORDER BY id;
 
 -- name: copy_streams
 COPY streams (id, context_id, name) FROM STDIN (FORMAT binary);
@@ -894,6 +906,15 @@ FROM (SELECT %s::bigint AS id, %s::text AS context, %s::text AS stream, %s::bigi
     %s::bigint AS timeline, %s::bigint AS events, %s::bigint AS requested, %s::bigint AS finished,
     %s::bigint AS damaged) AS given;
 
+-- name: import_access
+UPDATE meta SET value = (%s::bigint)::text WHERE key = 'access';
+
+-- name: import_principals
+INSERT INTO principals (name, grants, limits, created, changed) VALUES (%s, %s, %s, %s, %s);
+
+-- name: import_credentials
+INSERT INTO credentials (id, principal, kind, proof, label, created, expires) VALUES (%s, %s, %s, %s, %s, %s, %s);
+
 -- name: next_numbers
 SELECT setval(pg_get_serial_sequence('subscriptions', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM subscriptions), false),
     setval(pg_get_serial_sequence('queues', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM queues), false),
@@ -903,7 +924,7 @@ SELECT setval(pg_get_serial_sequence('subscriptions', 'id'), (SELECT coalesce(ma
 -- name: is_used
 SELECT EXISTS (SELECT FROM records) OR EXISTS (SELECT FROM subscriptions) OR EXISTS (SELECT FROM queues)
     OR EXISTS (SELECT FROM producers) OR EXISTS (SELECT FROM logs) OR EXISTS (SELECT FROM iterators)
-    OR EXISTS (SELECT FROM erasures);
+    OR EXISTS (SELECT FROM erasures) OR EXISTS (SELECT FROM meta WHERE key = 'access' AND value <> '0');
 
 -- name: stage
 SELECT id, units FROM stages WHERE job = %(job)s AND part = %(part)s AND attempt = %(attempt)s;
@@ -984,3 +1005,43 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %(schema)s);
 SELECT relname FROM pg_class
 WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s) AND relkind IN ('r', 'p', 'v', 'm', 'f')
 ORDER BY relname;
+
+-- name: staged_by_owner
+SELECT coalesce(sum(bytes), 0)::bigint FROM stages WHERE starts_with(job, %(owner)s);
+
+-- Principals and credentials.
+
+-- name: principal
+SELECT name FROM principals WHERE name = %(name)s;
+
+-- name: principal_count
+SELECT count(*) FROM principals;
+
+-- name: put_principal
+INSERT INTO principals (name, grants, limits, created, changed) VALUES (%(name)s, %(grants)s, %(limits)s, %(created)s, %(changed)s)
+ON CONFLICT (name) DO UPDATE SET grants = excluded.grants, limits = excluded.limits, changed = excluded.changed;
+
+-- name: delete_principal
+DELETE FROM principals WHERE name = %(name)s;
+
+-- name: credential
+SELECT principal FROM credentials WHERE id = %(id)s;
+
+-- name: credential_count
+SELECT count(*) FROM credentials;
+
+-- name: put_credential
+INSERT INTO credentials (id, principal, kind, proof, label, created, expires)
+VALUES (%(id)s, %(principal)s, %(kind)s, %(proof)s, %(label)s, %(created)s, %(expires)s)
+ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, proof = excluded.proof, label = excluded.label,
+    created = excluded.created, expires = excluded.expires;
+
+-- name: delete_credential
+DELETE FROM credentials WHERE id = %(id)s;
+
+-- name: delete_credentials
+DELETE FROM credentials WHERE principal = %(principal)s;
+
+-- name: expire_credentials
+UPDATE credentials SET expires = %(until)s
+WHERE principal = %(principal)s AND kind = %(kind)s AND id <> %(except_id)s AND (expires IS NULL OR expires > %(until)s);

@@ -25,7 +25,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import PenstockError, PlaceRefused, StorageFailure, StoreError, StoreInUse
-from penstock.store.contract import StoreIdentity
+from penstock.store.contract import ACCESS_TABLES, StoreIdentity
 from penstock.store.postgres import schema
 from penstock.store.postgres.connection import QUERIES, Target, translate
 from penstock.store.postgres.database import PostgresDatabase
@@ -272,7 +272,8 @@ class PostgresReplacement(StoreReplacement):
         try:
             schema.migrate(db, int(db.value("now")))
             identity = StoreIdentity(*db.row("identity"))
-            self.replaced = Replaced(identity, state_table(db, "timelines"), state_table(db, "erasures"))
+            access = {name: state_table(db, name) for name in ACCESS_TABLES}
+            self.replaced = Replaced(identity, state_table(db, "timelines"), state_table(db, "erasures"), access)
         except (StoreError, struct.error, ValueError, TypeError):
             if db.is_lost:
                 raise

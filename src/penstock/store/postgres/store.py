@@ -161,9 +161,10 @@ class PostgresStore(PostgresReader):
 
     def _notice(self, batch: PostgresBatch) -> str:
         streams = self._appender.changed_streams
-        if not (streams or batch.has_changed_logs or batch.changed_queues):
+        changes = {"logs": batch.has_changed_logs, "access": batch.has_changed_access}
+        if not (streams or any(changes.values()) or batch.changed_queues):
             return ""
-        return payload(self.id, self._appender.head, streams, batch.has_changed_logs, batch.changed_queues)
+        return payload(self.id, self._appender.head, streams, changes, batch.changed_queues)
 
     def _end(self, start: Start) -> None:
         try:

@@ -514,6 +514,9 @@ SELECT id, context, name, position FROM queues WHERE position < 1 OR position > 
 -- name: stray_subscriptions
 SELECT id, subscriber, position FROM subscriptions WHERE position < 1 OR position > :head + 1;
 
+-- name: stray_credentials
+SELECT id, principal FROM credentials WHERE NOT EXISTS (SELECT 1 FROM principals WHERE name = principal);
+
 -- name: stray_iterators
 SELECT name, outputs FROM iterators i
 WHERE outputs <> (SELECT coalesce(sum(count), 0) FROM outputs WHERE iterator_id = i.id) AND indexed;
@@ -548,6 +551,15 @@ SELECT id, name, log, over, kind, function, indexed, created, base FROM iterator
 SELECT id, context, stream, last, ranges, timeline, events, requested, finished, damaged FROM erasures
 WHERE iterator_id IS NULL ORDER BY id;
 
+-- name: state_access
+SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'access' AND value <> '0';
+
+-- name: state_principals
+SELECT name, grants, limits, created, changed FROM principals ORDER BY name;
+
+-- name: state_credentials
+SELECT id, principal, kind, proof, label, created, expires FROM credentials ORDER BY id;
+
 -- name: import_timelines
 INSERT INTO timelines (timeline, after_position, started) VALUES (?, ?, ?);
 
@@ -577,6 +589,15 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, 0);
 INSERT INTO erasures (id, context, stream, last, done, ranges, timeline, events, requested, finished, damaged)
 VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
 
+-- name: import_access
+UPDATE meta SET value = CAST(? AS TEXT) WHERE key = 'access';
+
+-- name: import_principals
+INSERT INTO principals (name, grants, limits, created, changed) VALUES (?, ?, ?, ?, ?);
+
+-- name: import_credentials
+INSERT INTO credentials (id, principal, kind, proof, label, created, expires) VALUES (?, ?, ?, ?, ?, ?, ?);
+
 -- name: forget_timelines
 DELETE FROM timelines;
 
@@ -596,7 +617,7 @@ ON CONFLICT (id) DO UPDATE SET top = ?3, block = ?4;
 -- name: is_used
 SELECT EXISTS (SELECT 1 FROM records) OR EXISTS (SELECT 1 FROM subscriptions) OR EXISTS (SELECT 1 FROM queues)
     OR EXISTS (SELECT 1 FROM producers) OR EXISTS (SELECT 1 FROM logs) OR EXISTS (SELECT 1 FROM iterators)
-    OR EXISTS (SELECT 1 FROM erasures);
+    OR EXISTS (SELECT 1 FROM erasures) OR EXISTS (SELECT 1 FROM meta WHERE key = 'access' AND value <> '0');
 
 -- name: stage
 SELECT id, units FROM stages WHERE job = :job AND part = :part AND attempt = :attempt;
@@ -659,3 +680,43 @@ SELECT id FROM stages WHERE used < :before ORDER BY used LIMIT :limit;
 SELECT id FROM stages
 WHERE job >= 'penstock:output:' AND job < 'penstock:output;'
     AND NOT EXISTS (SELECT 1 FROM iterators WHERE iterators.id = CAST(substr(job, 17) AS INTEGER));
+
+-- name: staged_by_owner
+SELECT coalesce(sum(bytes), 0) FROM stages WHERE substr(job, 1, length(:owner)) = :owner;
+
+-- Principals and credentials.
+
+-- name: principal
+SELECT name FROM principals WHERE name = :name;
+
+-- name: principal_count
+SELECT count(*) FROM principals;
+
+-- name: put_principal
+INSERT INTO principals (name, grants, limits, created, changed) VALUES (:name, :grants, :limits, :created, :changed)
+ON CONFLICT (name) DO UPDATE SET grants = excluded.grants, limits = excluded.limits, changed = excluded.changed;
+
+-- name: delete_principal
+DELETE FROM principals WHERE name = :name;
+
+-- name: credential
+SELECT principal FROM credentials WHERE id = :id;
+
+-- name: credential_count
+SELECT count(*) FROM credentials;
+
+-- name: put_credential
+INSERT INTO credentials (id, principal, kind, proof, label, created, expires)
+VALUES (:id, :principal, :kind, :proof, :label, :created, :expires)
+ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, proof = excluded.proof, label = excluded.label,
+    created = excluded.created, expires = excluded.expires;
+
+-- name: delete_credential
+DELETE FROM credentials WHERE id = :id;
+
+-- name: delete_credentials
+DELETE FROM credentials WHERE principal = :principal;
+
+-- name: expire_credentials
+UPDATE credentials SET expires = :until
+WHERE principal = :principal AND kind = :kind AND id <> :except_id AND (expires IS NULL OR expires > :until);

@@ -22,7 +22,7 @@ import apsw
 from penstock.errors import NotAStore, PlaceRefused, StorageFailure, StoreError, StoreInUse, StoreUnfinished
 from penstock.files import is_shared, sync_directory
 from penstock.model import ticks_of_unix_ns
-from penstock.store.contract import StoreIdentity, StoreState
+from penstock.store.contract import ACCESS_TABLES, StoreIdentity, StoreState
 from penstock.store.replacement import Replaced, StoreHold, StoreReplacement
 from penstock.store.sqlite import schema
 from penstock.store.sqlite.database import SqliteDatabase
@@ -175,7 +175,8 @@ class SqliteReplacement(StoreReplacement):
             with closing(SqliteDatabase(self.directory, create=False, write=True)) as db:
                 schema.migrate(db, self.directory, ticks_of_unix_ns(time.time_ns()))
                 identity = StoreIdentity(*db.row("identity"))
-                self.replaced = Replaced(identity, state_table(db, "timelines"), state_table(db, "erasures"))
+                access = {name: state_table(db, name) for name in ACCESS_TABLES}
+                self.replaced = Replaced(identity, state_table(db, "timelines"), state_table(db, "erasures"), access)
                 try:
                     db.connection.pragma("journal_mode", "delete")
                 except apsw.BusyError:

@@ -8,9 +8,17 @@ does with erased contents.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, OutputMoved, StageLost, VersionConflict
+from penstock.errors import (
+    InvalidRequest,
+    IteratorNotFound,
+    LimitExceeded,
+    OutputMoved,
+    OverLimit,
+    StageLost,
+    VersionConflict,
+)
 from penstock.model import Installed, IteratorKind, Winner
 from penstock.store import outputs, stages
 from penstock.store.contract import Install, IteratorState, Placed, Publish, Stage, WriteOutput
@@ -18,6 +26,9 @@ from penstock.store.stages import FLUSH_BYTES, Unit
 from penstock.store.tables.appends import Appender
 from penstock.store.tables.database import Database
 from penstock.store.tables.logs import iterator_of
+
+OWNER_RETRY_MS: Final = 1000
+"""What a client is told to wait until its other jobs may have ended."""
 
 
 class Stages(ABC):
@@ -43,6 +54,10 @@ class Stages(ABC):
             raise LimitExceeded("stage_bytes_max", size + added, op.bytes_max)
         if units + len(op.units) > op.units_max:
             raise LimitExceeded("stage_units_max", units + len(op.units), op.units_max)
+        if op.owner_bytes_max is not None:
+            owned = self._db.value("staged_by_owner", {"owner": op.owner})
+            if owned + added > op.owner_bytes_max:
+                raise OverLimit(0, op.owner, "staged_bytes_max", op.owner_bytes_max, OWNER_RETRY_MS)
         self._add(self._db.value("grow_stage", {**attempt, "used": now, "units": len(op.units), "bytes": added}), op)
         return True
 

@@ -21,6 +21,7 @@ from penstock.store import contract
 from penstock.store.contract import STATE_TABLES, ReadLimits
 from penstock.store.erasure_filter import unpack_ranges
 from penstock.store.seals import BLOCK_BITS, checked, group
+from penstock.store.tables import access
 from penstock.store.tables.database import Database
 from penstock.store.tables.history import HistoryReader, retried
 from penstock.store.tables.logs import iterator_of
@@ -87,6 +88,12 @@ class Store(HistoryReader):
 
     @abstractmethod
     def stats(self) -> StoreStats: ...
+
+    @retried
+    def access(self) -> contract.AccessState:
+        """All principals and credentials, at one moment."""
+        with self.db.snapshot():
+            return access.read(self.db)
 
     @abstractmethod
     def free_bytes(self) -> int | None:

@@ -18,7 +18,7 @@ from penstock.store import contract
 from penstock.store.contract import Commit, Operation, Publish, Result
 from penstock.store.record import Record
 from penstock.store.seals import is_merge
-from penstock.store.tables import consumers, erasures, logs
+from penstock.store.tables import access, consumers, erasures, logs
 from penstock.store.tables.appends import Appender
 from penstock.store.tables.consumers import Deferred
 from penstock.store.tables.database import Database
@@ -321,6 +321,11 @@ HANDLERS: Final[dict[type[Operation], Callable[[Batch, Any], Result | Deferred]]
     contract.Install: lambda batch, op: batch.stages.install(op),
     contract.Unstage: lambda batch, op: batch.stages.drop("stages_of_job", {"job": op.job}),
     contract.ExpireStages: lambda batch, op: batch.stages.drop("idle_stages", {"before": op.before, "limit": op.limit}),
+    contract.StorePrincipal: lambda batch, op: access.store_principal(batch.db, op, batch.recorded),
+    contract.RemovePrincipal: lambda batch, op: access.remove_principal(batch.db, op, batch.recorded),
+    contract.StoreCredential: lambda batch, op: access.store_credential(batch.db, op, batch.recorded),
+    contract.RemoveCredential: lambda batch, op: access.remove_credential(batch.db, op, batch.recorded),
+    contract.ExpireCredentials: lambda batch, op: access.expire_credentials(batch.db, op, batch.recorded),
 }
 """The function for each operation."""
 

@@ -1,0 +1,91 @@
+"""Principals and credentials: how the store keeps them.
+
+`access` in `meta` is the time of the last change. It grows with every change, so servers can tell whether what they
+know is old. The rows are few, and a server reads all of them.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Final
+
+from penstock.errors import InvalidRequest, LimitExceeded, PrincipalNotFound
+from penstock.model import Credential, Limits, PrincipalInfo
+from penstock.store import contract
+from penstock.store.contract import AccessState
+from penstock.store.tables.database import Database
+
+CHANGED: Final = "access"
+"""The key in `meta` of the time (ticks) of the last change."""
+PRINCIPALS_MAX: Final = 10_000
+CREDENTIALS_MAX: Final = 100_000
+
+
+def read(db: Database) -> AccessState:
+    principals = [
+        PrincipalInfo(name, tuple(grants.split()), Limits(**json.loads(limits)), created, changed)
+        for name, grants, limits, created, changed in db.rows("state_principals")
+    ]
+    credentials = [Credential(*row) for row in db.rows("state_credentials")]
+    return AccessState(changed_at(db), principals, credentials)
+
+
+def changed_at(db: Database) -> int:
+    # A store that is being read may be of the schema before.
+    return int(db.value("meta", {"key": CHANGED}) or 0)
+
+
+def store_principal(db: Database, op: contract.StorePrincipal, now: int) -> bool:
+    known = db.row("principal", {"name": op.name})
+    if known is None and (count := db.value("principal_count")) >= PRINCIPALS_MAX:
+        raise LimitExceeded("principals_max", count + 1, PRINCIPALS_MAX)
+    limits = json.dumps({name: value for name, value in asdict(op.limits).items() if value is not None})
+    changed = _change(db, now)
+    row = {"name": op.name, "grants": " ".join(op.grants), "limits": limits, "created": changed, "changed": changed}
+    db.later("put_principal", row)
+    return known is None
+
+
+def remove_principal(db: Database, op: contract.RemovePrincipal, now: int) -> bool:
+    if db.row("principal", {"name": op.name}) is None:
+        return False
+    _change(db, now)
+    db.later("delete_principal", {"name": op.name})
+    db.later("delete_credentials", {"principal": op.name})
+    return True
+
+
+def store_credential(db: Database, op: contract.StoreCredential, now: int) -> bool:
+    given = op.credential
+    if db.row("principal", {"name": given.principal}) is None:
+        raise PrincipalNotFound(given.principal)
+    known = db.row("credential", {"id": given.id})
+    if known is not None and known[0] != given.principal:
+        raise InvalidRequest("credential", f"{given.id} is one of {known[0]} already; revoke it there first")
+    if known is None and (count := db.value("credential_count")) >= CREDENTIALS_MAX:
+        raise LimitExceeded("credentials_max", count + 1, CREDENTIALS_MAX)
+    _change(db, now)
+    db.later("put_credential", asdict(given))
+    return known is None
+
+
+def remove_credential(db: Database, op: contract.RemoveCredential, now: int) -> bool:
+    if db.row("credential", {"id": op.id}) is None:
+        return False
+    _change(db, now)
+    db.later("delete_credential", {"id": op.id})
+    return True
+
+
+def expire_credentials(db: Database, op: contract.ExpireCredentials, now: int) -> bool:
+    _change(db, now)
+    db.later(
+        "expire_credentials", {"principal": op.principal, "kind": op.kind, "until": op.until, "except_id": op.except_id}
+    )
+    return True
+
+
+def _change(db: Database, now: int) -> int:
+    """Count a change; answers its time, which is after that of every other change."""
+    changed = max(now, changed_at(db) + 1)
+    db.later("set_meta", {"key": CHANGED, "value": str(changed)})
+    return changed
