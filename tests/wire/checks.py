@@ -9,18 +9,22 @@ from penstock import errors
 from penstock.errors import PenstockError
 from penstock.model import (
     AcknowledgeQueue,
+    AddCredential,
     AddMessages,
     Append,
     Appended,
+    Authenticate,
     BeginBuild,
     ContextInfo,
     CreateIterator,
     CreateLog,
     Delivery,
     Done,
+    DropCredential,
     DropIterator,
     DropLog,
     DropOutput,
+    DropPrincipal,
     DropStages,
     Encoded,
     Erased,
@@ -36,15 +40,19 @@ from penstock.model import (
     GetStats,
     Installed,
     InstallOutput,
+    IssuedToken,
+    IssueToken,
     ItemPage,
     IteratorKind,
     IteratorSummary,
     ListContexts,
+    ListCredentials,
     ListDeadLetters,
     ListErasures,
     ListIterators,
     ListLogs,
     ListPage,
+    ListPrincipals,
     ListQueues,
     ListStreams,
     ListSubscriptions,
@@ -57,6 +65,7 @@ from penstock.model import (
     Published,
     PublishStages,
     PutBack,
+    PutPrincipal,
     QueueInfo,
     ReadAll,
     ReadEvent,
@@ -84,6 +93,7 @@ from penstock.model import (
     SubscriptionInfo,
     Transact,
     Transacted,
+    WhoAmI,
 )
 from penstock.wire.codes import ERROR_CODES
 from penstock.wire.res01.commands import TEXT_COMMANDS
@@ -91,6 +101,7 @@ from penstock.wire.res01.dialects import OWN_TAG, EventEncoder, Frames
 from penstock.wire.res01.messages import Exchange, Unanswerable, decode, fields_of
 from tests.wire.sample_parts import ByRequest
 from tests.wire.samples import APPENDED, DELIVERY, EVENT, NOW, STATS
+from tests.wire.samples_access import CREDENTIALS, ID, IDENTITY, PRINCIPALS, TOKEN
 from tests.wire.samples_builds import START
 
 ANSWERS: Final = {command.answer.code for command in TEXT_COMMANDS.values()} | {b"ER"}
@@ -151,6 +162,15 @@ _REPLIES: Final[dict[type[Request], Reply]] = ByRequest(
         InstallOutput: Installed(700, 690, 700),
         DropOutput: Done(),
         ListErasures: ListPage([ErasureInfo(1, "shop", "order-1", 4, NOW, None, 0)], True),
+        Authenticate: IDENTITY,
+        WhoAmI: IDENTITY,
+        PutPrincipal: Done(),
+        DropPrincipal: Done(),
+        IssueToken: IssuedToken(ID, TOKEN),
+        AddCredential: Done(),
+        DropCredential: Done(),
+        ListPrincipals: PRINCIPALS,
+        ListCredentials: CREDENTIALS,
     }
 )
 

@@ -9,11 +9,13 @@ from typing import Final
 from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound, NotCbor, PenstockError
 from penstock.model import (
     AddMessages,
+    Authenticate,
     CreateIterator,
     CreateLog,
     Done,
     DropIterator,
     DropLog,
+    Identity,
     ItemPage,
     IteratorKind,
     ListIterators,
@@ -180,8 +182,8 @@ SAMPLES: Final = [
     Sample(
         "Token",
         "000000100020 a1 65746f6b656e 66733363726574",
-        None,
-        None,
+        Authenticate("s3cret"),
+        Identity("shop", ("read,append:log:orders",)),
         "000000050100 626f6b",
     ),
     Sample(

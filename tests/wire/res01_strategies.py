@@ -35,6 +35,9 @@ def tuples(each: SearchStrategy[Any], least: int = 0) -> SearchStrategy[tuple[An
     return st.lists(each, min_size=least, max_size=4).map(tuple)
 
 
+words = st.text(st.characters(codec="ascii", categories=("L", "N", "P")), min_size=1, max_size=12)
+grants = tuples(words)
+limits = st.builds(model.Limits, *[optional_numbers] * 5)
 commits = st.builds(model.Append, texts, texts, tuples(new_events, 1), numbers)
 
 REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
@@ -126,6 +129,15 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         ),
         model.DropOutput: st.builds(model.DropOutput, numbers),
         model.ListErasures: st.builds(model.ListErasures, numbers, optional_numbers),
+        model.Authenticate: st.builds(model.Authenticate, texts),
+        model.WhoAmI: st.just(model.WhoAmI()),
+        model.PutPrincipal: st.builds(model.PutPrincipal, texts, grants, limits),
+        model.DropPrincipal: st.builds(model.DropPrincipal, texts),
+        model.IssueToken: st.builds(model.IssueToken, texts, texts, st.none() | ticks, optional_numbers),
+        model.AddCredential: st.builds(model.AddCredential, texts, texts, texts, st.none() | ticks),
+        model.DropCredential: st.builds(model.DropCredential, texts),
+        model.ListPrincipals: st.builds(model.ListPrincipals, texts, optional_numbers),
+        model.ListCredentials: st.builds(model.ListCredentials, optional_names, texts, optional_numbers),
     }
 )
 
@@ -145,6 +157,7 @@ allocations = st.builds(model.Allocation, numbers, numbers, numbers, texts, tick
 pages = st.builds(model.EventPage, event_lists, numbers, flags)
 done = st.just(model.Done())
 erased = st.builds(model.Erased, numbers, numbers, flags)
+identities = st.builds(model.Identity, texts, grants, st.none() | ticks, flags, flags)
 name_lists = st.builds(model.Names, st.lists(texts, max_size=4))
 
 
@@ -215,6 +228,17 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
             model.ErasureInfo,
             *(numbers, optional_names, optional_names, numbers, ticks, st.none() | ticks, numbers),
             of=model.ListPage,
+        ),
+        model.Authenticate: identities,
+        model.WhoAmI: identities,
+        model.PutPrincipal: done,
+        model.DropPrincipal: done,
+        model.IssueToken: st.builds(model.IssuedToken, texts, texts, st.none() | ticks),
+        model.AddCredential: done,
+        model.DropCredential: done,
+        model.ListPrincipals: page(model.PrincipalInfo, texts, grants, limits, ticks, ticks, of=model.ListPage),
+        model.ListCredentials: page(
+            *(model.Credential, texts, texts, texts, st.just(""), texts, ticks, st.none() | ticks), of=model.ListPage
         ),
     }
 )

@@ -81,6 +81,7 @@ from tests.wire.sample_parts import (
     time,
     time8,
 )
+from tests.wire.samples_access import ACCESS
 from tests.wire.samples_builds import BUILDS
 from tests.wire.samples_full import FULL
 from tests.wire.samples_logs import LOGS
@@ -378,7 +379,7 @@ EXTENSIONS: Final = [
     ),
 ]
 
-SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS, *UPKEEP, *STAGING, *BUILDS]
+SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS, *UPKEEP, *STAGING, *BUILDS, *ACCESS]
 
 
 def sample(title: str) -> Sample:

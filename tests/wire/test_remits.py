@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from cbor2 import dumps, loads
 
-from penstock.errors import Unexpected
+from penstock.errors import NotAuthenticated, Unexpected
 from penstock.model import (
     AddMessages,
+    Authenticate,
     CreateIterator,
     Done,
     Encoded,
@@ -201,10 +202,12 @@ def test_names_are_for_the_engine_to_judge() -> None:
     assert asked(0, {"log_name": "\0" * 5000}).request == ShowLog("\0" * 5000)
 
 
-def test_a_token_is_taken_and_means_nothing_yet() -> None:
+def test_a_token_is_for_the_engine_to_judge() -> None:
     exchange = asked(32, {"token": "anything"})
-    assert (exchange.request, exchange.refused) == (None, None)
-    assert parse_info(one_frame(exchange.answer()).payload) == "ok"
+    assert exchange.request == Authenticate("anything")
+    refused = one_frame(exchange.answer(NotAuthenticated("the token is not valid here")))
+    # The answer is a code's name, so that a guess learns nothing.
+    assert (refused.code, parse_error(refused)) == (35, Failure(35, "NotAllowed", ""))
 
 
 def test_as_many_messages_as_allowed_are_taken() -> None:
