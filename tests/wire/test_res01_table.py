@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import AnswerMalformed, LimitExceeded
 from penstock.model import Append, Reply, Request
-from penstock.model.requests import Repeat, Right, request
+from penstock.model.access import Right
+from penstock.model.requests import Repeat, request
 from penstock.wire.res01 import commands
 from penstock.wire.res01.commands import (
     CONTEXT,
