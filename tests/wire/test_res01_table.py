@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import AnswerMalformed, LimitExceeded
 from penstock.model import Append, Reply, Request
 from penstock.model.access import Right
-from penstock.model.requests import Repeat, request
+from penstock.model.requests import Reach, Repeat, request
 from penstock.wire.res01 import commands
 from penstock.wire.res01.commands import (
     CONTEXT,
@@ -85,6 +85,7 @@ def test_a_new_command_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         "dataclass": dataclass,
         "Request": Request,
         "Reply": Reply,
+        "Reach": Reach,
         "Repeat": Repeat,
         "Right": Right,
         "request": request,
