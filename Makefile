@@ -17,7 +17,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run run-postgres test test-all coverage check lint types imports format bench bench-peers soak-crash soak-power soak-postgres soak-spark docs site lock clean
+.PHONY: help run run-postgres test test-all coverage check lint types imports format bench bench-peers soak-crash soak-power soak-postgres soak-spark docs site sbom lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,11 +82,15 @@ soak-spark: $(VENV)/.dev ## hundreds of drivers and workers killed while they ar
 docs: $(VENV)/.run ## the pages that are made from code
 	$(BIN)/python -m penstock.cli.reference docs
 	$(BIN)/python scripts/res01_page.py docs/protocols/res01.md
+	$(BIN)/python scripts/security_page.py docs/security.md
 
 # NO_MKDOCS_2_WARNING hides a notice of mkdocs-material about its successor; it is no fault of a page.
 site: $(SITE_VENV)/.site ## the docs as a website with search, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/python -m mkdocs build --clean $(ARGS)
 	@echo "build/site is ready: $(SITE_VENV)/bin/python -m http.server --bind 127.0.0.1 --directory build/site"
+
+sbom: $(VENV)/.run ## the software bill of materials, from the locks, in build/sbom.json
+	@$(BIN)/python scripts/sbom.py build/sbom.json
 
 # The locks hold what the public registry has, whatever mirror or wheel folder this machine's pip prefers.
 # Extras stay in the locks: without them pip finds `coverage[toml]` unpinned as soon as coverage has a newer release.

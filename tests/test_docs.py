@@ -155,7 +155,7 @@ def test_the_readme_explains_each_protocol_where_it_first_appears() -> None:
 
 TERMS = """event stream context version position commit mark producer queue lease allocation subscription log iterator
 seal gate lake bronze silver gold watermark tombstone erasure back-pressure idempotent lag checkpoint Res01 MqFrames
-Remits""".split()  # noqa: SIM905
+Remits principal right scope grant credential token view audit""".split()  # noqa: SIM905
 
 
 def test_the_glossary_defines_each_term_once() -> None:

@@ -38,7 +38,8 @@ class Reach(StrEnum):
 
     STREAM = "one stream: `context` and `stream`"
     LOG = "one log: `log`"
-    EACH = "several streams or filters, those of `places`"
+    EACH = "every stream or filter that it names"
+    """Those of `places`."""
     FILTER = "the part that the principal may see of `context` and `filter`"
     VISIBLE = "whatever the principal may see of a list or a sum"
     QUEUE = "a queue that the principal may use, all of it"

@@ -1,0 +1,112 @@
+"""docs/security.md says what the code does: grants, rights, limits, the audit, and the file of principals."""
+
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from penstock.engine.access import Usage
+from penstock.engine.access_file import parsed
+from penstock.engine.metrics import Metrics
+from penstock.errors import InvalidRequest
+from penstock.model import CredentialKind, Grant, Limits
+from penstock.model.access import GRANTS_MAX, RIGHTS
+from penstock.store.tables.access import CREDENTIALS_MAX, PRINCIPALS_MAX
+from scripts.security_page import page_with_table, rights_table
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+GRANTS = {
+    "read,append:shop": [("shop", "order-1", True), ("other", "order-1", False), ("$audit", "access", False)],
+    "read:shop/order-*": [("shop", "order-1", True), ("shop", "basket-1", False)],
+    "append:shop/order-1": [("shop", "order-1", True), ("shop", "order-12", False)],
+    "read,append:log:visits": [("remits", "visits", True), ("remits", "visits-2", False)],
+    "log:v*": [("remits", "visits", True), ("remits", "orders", False)],
+    "log:*": [("remits", "orders", True), ("shop", "orders", False)],
+    "consume:*": [("shop", "order-1", True), ("$audit", "access", False)],
+    "consume": [("shop", "order-1", True), ("$audit", "access", False)],
+    "all": [("shop", "order-1", True), ("remits", "visits", True)],
+}
+"""The grants of the page, and streams that they have or do not have."""
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^##+ {title}\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, title
+    return found[1]
+
+
+def names_in(table: str) -> list[str]:
+    """The code in the first column of a table."""
+    return [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]
+
+
+def test_the_table_of_rights_is_that_of_the_requests() -> None:
+    assert page_with_table(PAGE) == PAGE, "run make docs"
+    assert rights_table() in PAGE
+
+
+@pytest.mark.parametrize("text", GRANTS)
+def test_a_grant_of_the_page_means_what_the_page_says(text: str) -> None:
+    assert f"`{text}`" in section("How a grant is written")
+    grant = Grant.of(text if text.partition(":")[0] != "log" else f"read:{text}")
+    for context, stream, has in GRANTS[text]:
+        assert grant.scope.has_stream(context, stream) is has
+
+
+def test_the_page_has_examples_of_every_grant_that_it_explains() -> None:
+    assert set(names_in(section("How a grant is written"))) <= set(GRANTS)
+
+
+def test_a_grant_that_the_page_calls_wrong_is_refused_and_its_advice_is_not() -> None:
+    with pytest.raises(InvalidRequest, match="write audit alone"):
+        Grant.of("all:shop")
+    assert "`all:shop` is refused; write `read,append,consume,admin:shop`" in PAGE
+    Grant.of("read,append,consume,admin:shop")
+    assert Grant.of("read:remits") == Grant.of("read:log:*")
+    assert not Grant.of("read:*").scope.has_stream("$audit", "access")
+
+
+def test_every_right_is_explained() -> None:
+    before_commands = section("What each right allows").partition("<!--")[0]
+    assert set(names_in(before_commands)) == set(RIGHTS) - {"all"}
+
+
+def test_every_limit_of_a_principal_is_in_the_table() -> None:
+    assert names_in(section("Limits of a principal")) == [field.name for field in fields(Limits)]
+
+
+def test_the_metrics_of_the_page_are_there() -> None:
+    metrics = Metrics()
+    metrics.usage = {"shop": Usage()}
+    shown = generate_latest(metrics.registry).decode()
+    named = re.findall(r"penstock_principal_\w+", PAGE)
+    assert [name for name in named if f'{name}{{principal="shop"}}' not in shown] == []
+    assert len(named) == shown.count('{principal="shop"}')
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    text = " ".join(section("Principals and grants").split())
+    assert f"at most {PRINCIPALS_MAX:,} principals and {CREDENTIALS_MAX:,} credentials" in text
+    assert f"a principal has at most {GRANTS_MAX} grants" in text
+
+
+def test_every_entry_of_the_audit_is_in_the_table() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    entries = set(re.findall(r'(?:entry|record)\(\s*\w+\.principal, "(\w+)", "([\w-]+)"', source))
+    entries |= {("access", what) for what in re.findall(r'_write\(\s*caller, "([\w-]+)"', source)}
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", section("The audit"), re.MULTILINE)
+    assert {(stream, what) for stream, names in rows for what in re.findall(r"`([\w-]+)`", names)} == entries
+    assert len(entries) > 8
+
+
+def test_the_file_of_principals_is_understood() -> None:
+    (text,) = re.findall(r"^```toml access\.toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    found = parsed(tomllib.loads(text))
+    (shop,) = found.principals
+    assert (shop.name, shop.grants) == ("shop", ("read,append:shop", "consume:shop/order-*"))
+    assert shop.limits == Limits(requests_per_s_max=1000)
+    assert {credential.kind for credential in found.credentials} == set(CredentialKind.ALL)
