@@ -8,10 +8,13 @@ import pytest
 
 from penstock.engine import Engine
 from penstock.engine import staging as staged
-from penstock.errors import InvalidRequest, LimitExceeded, StageLost
+from penstock.errors import InvalidRequest, LimitExceeded, OverLimit, StageLost
 from penstock.model import (
     ANONYMOUS,
     EventPage,
+    Grant,
+    Limits,
+    Principal,
     ProducerMark,
     Published,
     PublishStages,
@@ -51,6 +54,20 @@ async def test_a_job_may_stage_only_so_much(tmp_path: Path, request_: StageEvent
         assert caught.value.limit == limit
         with pytest.raises(StageLost):
             await engine.execute(ANONYMOUS, PUBLISH)
+
+
+async def test_a_principal_may_stage_only_so_much_in_all_its_jobs(tmp_path: Path) -> None:
+    loader = Principal("loader", (Grant.of("append:shop"),), Limits(staged_bytes_max=1000))
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(loader, staging(size=500))
+        with pytest.raises(OverLimit) as caught:
+            await engine.execute(loader, replace(staging(size=500), job="another"))
+        assert (caught.value.principal, caught.value.limit, caught.value.maximum) == (
+            "loader",
+            "staged_bytes_max",
+            1000,
+        )
+        await engine.execute(replace(loader, name="other"), staging(size=500))
 
 
 async def test_too_many_units_or_winners_in_one_request_are_refused(

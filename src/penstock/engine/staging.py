@@ -13,7 +13,7 @@ from penstock import model
 from penstock.engine import iterator_jobs
 from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
-from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
+from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor, OverLimit
 from penstock.lua import LuaLimits
 from penstock.store import Store, contract
 from penstock.store.contract import ReadLimits, Transaction
@@ -46,7 +46,12 @@ class StagingRequests:
             who = (job_of(request.job, caller), request.part, request.attempt, request.number)
             limits = (settings.stage_bytes_max, settings.stage_units_max)
             owned = (owner_of(caller), caller.principal.limits.staged_bytes_max)
-            await self._context.apply(contract.Stage(*who, request.units, *limits, *owned), size)
+            try:
+                await self._context.apply(contract.Stage(*who, request.units, *limits, *owned), size)
+            except OverLimit as error:
+                # The store knows the principal only by how its jobs begin.
+                error.principal = caller.principal.name
+                raise
         return model.StagesTaken(settings.event_bytes_max)
 
     async def publish(self, request: model.PublishStages, caller: Caller) -> model.Published:
