@@ -308,23 +308,26 @@ class Access:
     def file_state(self) -> contract.AccessState | None:
         return None if self._file is None else _state_of(self._file.found)
 
-    async def reload(self) -> None:
-        """Read the principals again, and end the senders whose credentials or rights have changed."""
+    async def reload(self, sparing: str | None = None) -> None:
+        """Read the principals again, and end the senders whose credentials or rights have changed.
+
+        Those of the principal `sparing` end with the next check: it gets the answer to what it has changed.
+        """
         assert self._context is not None
         if self._file is not None:
             return
         state: contract.AccessState = await self._context.pool.run(jobs.ask_store, Store.access)
         if state.version > self._known.version:
-            self._replace(Known.of(state))
+            self._replace(Known.of(state), sparing)
 
-    def _replace(self, known: Known) -> None:
+    def _replace(self, known: Known, sparing: str | None = None) -> None:
         self._known = known
-        self._end_stale()
+        self._end_stale(sparing)
 
-    def _end_stale(self) -> None:
+    def _end_stale(self, sparing: str | None = None) -> None:
         now = now_ticks()
         for login in [login for logins in self._logins.values() for login in logins]:
-            if not self._is_current(login, now):
+            if login.principal.name != sparing and not self._is_current(login, now):
                 self.leave(login)
                 if login.ended is not None:
                     login.ended(login)
@@ -477,7 +480,7 @@ class AccessRequests:
             )
         entry = self._audit.entry(caller.principal, "access", what, facts, always=True)
         await self._context.write(contract.Transaction((*operations, *entry)))
-        await self._access.reload()
+        await self._access.reload(sparing=caller.principal.name)
 
     def _check_credential(self, principal: str, label: str, expires: int | None) -> None:
         _check_principal(principal)

@@ -1,0 +1,49 @@
+"""Administrators change rights, their own too: they get the answer before their connection ends."""
+
+import asyncio
+from pathlib import Path
+
+from penstock.engine import Engine
+from penstock.engine.access import Login
+from penstock.model import ANONYMOUS, DropPrincipal, IssuedToken, IssueToken, Principal, PutPrincipal, Request
+from penstock.settings import Settings
+from penstock.store import store_url
+
+SETTINGS = Settings(workers=1)
+
+
+async def issued(engine: Engine, by: Principal, request: Request) -> str:
+    token = await engine.execute(by, request)
+    assert isinstance(token, IssuedToken)
+    return token.token
+
+
+async def test_who_rotates_its_own_token_gets_the_new_one_and_is_ended_then(tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        root = engine.access.principal("root")
+        assert root is not None
+        ended, is_ended = list[Login](), asyncio.Event()
+
+        def end(login: Login) -> None:
+            ended.append(login)
+            is_ended.set()
+
+        mine = engine.access.by_token(await issued(engine, root, IssueToken("root")), end)
+        token = await issued(engine, mine.principal, IssueToken("root", rotate=0))
+        assert ended == []
+        await asyncio.wait_for(is_ended.wait(), 30)
+        assert ended == [mine]
+        assert engine.access.by_token(token, end).principal == root
+
+
+async def test_a_principal_that_another_revokes_is_ended_when_that_is_answered(tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        root = engine.access.principal("root")
+        assert root is not None
+        await engine.execute(root, PutPrincipal("shop", ("read:shop",)))
+        ended: list[Login] = []
+        shop = engine.access.by_token(await issued(engine, root, IssueToken("shop")), ended.append)
+        await engine.execute(root, DropPrincipal("shop"))
+        assert ended == [shop]
