@@ -13,6 +13,7 @@ from penstock.client.consumers import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubs
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.reader import HistoryRange
 from penstock.client.staging import AsyncBuild, AsyncStaging
+from penstock.client.tokens import Token
 from penstock.client.transport import Channel, transport_to
 from penstock.errors import EventNotFound
 from penstock.model import ANY, Appended, Event, EventPage, NewEvent
@@ -30,9 +31,11 @@ class AsyncClient:
     Every call has a deadline (`timeout`, in seconds). The client retries within it where that is safe.
     """
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> None:
+    def __init__(
+        self, url: str, *, token: Token | None = None, timeout: float = TIMEOUT_S, retries: bool = True
+    ) -> None:
         self.url = url
-        self._calls = Calls(transport_to(url), timeout, retries)
+        self._calls = Calls(transport_to(url, token), timeout, retries)
 
     @classmethod
     def _over(cls, channel: Channel, *, timeout: float, retries: bool) -> Self:
@@ -45,7 +48,7 @@ class AsyncClient:
     # -- the connection
 
     async def open(self) -> Self:
-        """Connect, or raise CannotConnect."""
+        """Connect, or raise CannotConnect, or NotAuthenticated if the server refuses the token."""
         try:
             await self._calls.open()
         except BaseException:
@@ -329,6 +332,10 @@ class AsyncClient:
 
     # -- inventory
 
+    async def whoami(self) -> model.Identity:
+        """Which principal this client is, and what it may do."""
+        return await self._calls.ask(model.WhoAmI(), model.Identity)
+
     async def stats(self) -> model.StoreStats:
         """Counts of the whole store."""
         return await self._calls.ask(model.GetStats(), model.StoreStats)
@@ -352,6 +359,9 @@ class AsyncClient:
         return await self._calls.list_all(model.ListSubscriptions(), "id")
 
 
-def aconnect(url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> AsyncClient:
-    """A client for an event loop: `async with aconnect(url) as client`, or `client = await aconnect(url)`."""
-    return AsyncClient(url, timeout=timeout, retries=retries)
+def aconnect(url: str, *, token: Token | None = None, timeout: float = TIMEOUT_S, retries: bool = True) -> AsyncClient:
+    """A client for an event loop: `async with aconnect(url) as client`, or `client = await aconnect(url)`.
+
+    `token` is as for `connect`. A function that returns it runs on the loop, so it must not wait.
+    """
+    return AsyncClient(url, token=token, timeout=timeout, retries=retries)

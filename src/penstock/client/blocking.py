@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.client.stream import Stream
+from penstock.client.tokens import TokenRequest
 from penstock.client.transport import (
     CONNECT_S_MAX,
     HELLO,
@@ -29,7 +30,7 @@ from penstock.client.transport import (
 )
 from penstock.errors import CannotConnect, ClientClosed, InvalidRequest, LimitExceeded, PenstockError
 from penstock.interrupts import NOTICE_S_MAX
-from penstock.model import Reply, Request
+from penstock.model import Authenticate, Reply, Request
 from penstock.mq import Ending, Reason
 from penstock.tcp import CloseReason
 from penstock.wire.mqframe import (
@@ -370,11 +371,14 @@ def _keep(of: "weakref.ref[BlockingLink]", over: threading.Event) -> None:
 class BlockingTransport(Channel):
     """Has a connection, or makes one. Nothing in it suspends. A forked child cannot use it."""
 
-    def __init__(self, url: str, host: str, port: int) -> None:
+    def __init__(self, url: str, host: str, port: int, token: TokenRequest | None = None) -> None:
         self.url = url
+        self.token = token
         self._host = host
         self._port = port
         self._link: BlockingLink | None = None
+        self._arriving: BlockingLink | None = None
+        """A connection that waits for the answer to its token."""
         self._lock = threading.RLock()
         self._connector: int | None = None
         """The thread that connects."""
@@ -421,9 +425,10 @@ class BlockingTransport(Channel):
             return
         with self._lock:
             self._closing.set()
-            link = self._link
-        if link is not None:
-            link.close()
+            links = self._link, self._arriving
+        for link in links:
+            if link is not None:
+                link.close()
 
     def _connected(self, until: float) -> BlockingLink:
         """A new connection, made by this thread or by another that was first."""
@@ -461,9 +466,28 @@ class BlockingTransport(Channel):
         return link
 
     def _attempt(self, until: float) -> BlockingLink:
+        token = None if self.token is None else self.token()
         try:
-            return BlockingLink(self.url, Stream.connect(self._host, self._port, until, self._closing.is_set))
+            link = BlockingLink(self.url, Stream.connect(self._host, self._port, until, self._closing.is_set))
+            if token is not None:
+                self._authenticate(link, token, until)
+            return link
         except TimeoutError:
             raise CannotConnect(self.url, "the server does not answer") from None
         except OSError as error:
             raise CannotConnect(self.url, (error.strerror or str(error)).lower()) from None
+
+    def _authenticate(self, link: BlockingLink, token: Authenticate, until: float) -> None:
+        try:
+            with self._lock:
+                if self._closing.is_set():
+                    raise ClientClosed
+                self._arriving = link
+            link.exchange(token, until)
+        except BaseException as error:
+            link.close()
+            if isinstance(error, PenstockError):
+                raise ClientClosed if self._closing.is_set() else unsent_error(error) from None
+            raise
+        finally:
+            self._arriving = None

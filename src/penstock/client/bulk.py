@@ -13,7 +13,15 @@ from typing import Final, NamedTuple
 
 from penstock.client.calls import Calls, append_of
 from penstock.client.transport import PendingReply, Transport, within
-from penstock.errors import CannotConnect, ConnectionLost, DeadlinePassed, InvalidRequest, NotAppended, PenstockError
+from penstock.errors import (
+    CannotConnect,
+    ConnectionLost,
+    DeadlinePassed,
+    InvalidRequest,
+    NotAppended,
+    NotAuthenticated,
+    PenstockError,
+)
 from penstock.model import ANY, Append, Appended, NewEvent
 
 Commit = tuple[str, str, Sequence[NewEvent]] | tuple[str, str, Sequence[NewEvent], int]
@@ -139,6 +147,12 @@ class BulkAppend:
             try:
                 return await self._answer(oldest.answer, oldest.until)
             except PenstockError as error:
+                if isinstance(error, NotAuthenticated):
+                    # Those behind it were refused as well, until the next attempt has shown the token again.
+                    self._losses = UNSENT
+                    if self._calls.may_authenticate and not await self._is_overtaken(oldest):
+                        return await self._calls.ask(oldest.request, Appended, self._seconds)
+                    raise
                 if not self._calls.may_retry(oldest.request, error) or await self._is_overtaken(oldest):
                     raise
                 lost = error if isinstance(error, ConnectionLost) else None

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
 from penstock import model
-from penstock.client.transport import Channel
+from penstock.client.transport import Channel, unsent_error
 from penstock.errors import (
     AnswerMalformed,
     CannotConnect,
@@ -29,6 +29,7 @@ from penstock.errors import (
     EventNotFound,
     InvalidRequest,
     MarkSuperseded,
+    NotAuthenticated,
     NotDurable,
     PenstockError,
     Retry,
@@ -100,7 +101,7 @@ class Calls:
             raise ClientClosed
 
     async def open(self) -> None:
-        """Connect, or raise CannotConnect."""
+        """Connect, or raise CannotConnect, or NotAuthenticated if the server refuses the token."""
         self.transport.now()
         await self.transport.ready(self.timeout)
 
@@ -197,6 +198,11 @@ class Calls:
         self.producer_ids.give_back(mark)
         return reply
 
+    @property
+    def may_authenticate(self) -> bool:
+        """Whether a request that was refused may be sent again once the token was shown again."""
+        return self.retries and self.transport.token is not None
+
     def may_retry(self, request: Request, error: PenstockError) -> bool:
         """Whether the client may resend a request that ended like this."""
         if not self.retries:
@@ -217,6 +223,7 @@ class _Attempts:
         self._lost = lost
         """How an attempt ended that was sent and not answered: the call is in doubt."""
         self._reason = ""
+        self._may_authenticate = calls.may_authenticate
         self._wait_ms: int = getattr(request, "wait_ms", 0)
 
     async def run(self, failed: PenstockError | TimeoutError | None = None) -> Reply:
@@ -229,6 +236,9 @@ class _Attempts:
                     return await self._attempt()
             except PenstockError as another:
                 error = another
+            if isinstance(error, NotAuthenticated) and self._may_authenticate:
+                error = await self._authenticate()
+                continue
             self._raise_unless_retry(error)
             pause = longest * random.uniform(0.5, 1.0)  # noqa: S311
             self._check_time(error, pause)
@@ -238,6 +248,22 @@ class _Attempts:
             self._shorten_wait()
             longest = min(2 * longest, PAUSE_S_MAX)
             error = None
+
+    async def _authenticate(self) -> PenstockError | None:
+        """Show the token again, once: behind a broker that has connected again, the server does not know us any more.
+
+        Returns what has failed. The request was refused, so nothing was done, and it may be sent again.
+        """
+        self._may_authenticate = False
+        transport = self._calls.transport
+        assert transport.token is not None
+        try:
+            await transport.exchange(transport.token(), self._until)
+        except TimeoutError:
+            return self._passed()
+        except PenstockError as error:
+            return unsent_error(error)
+        return None
 
     def _shorten_wait(self) -> None:
         """A long poll that is sent again waits for the rest of its time only."""
@@ -252,6 +278,10 @@ class _Attempts:
         except TimeoutError:
             self._reason = self._reason or "the server does not read what was sent"
             raise self._passed() from None
+        except NotAuthenticated:
+            # The server has just refused the token.
+            self._may_authenticate = False
+            raise
         try:
             return await transport.exchange(self._request, self._until)
         except (ConnectionLost, TimeoutError) as error:

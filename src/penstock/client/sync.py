@@ -22,6 +22,7 @@ from penstock.client.bulk import Commit, CommitFeed, ManyAppended, Written
 from penstock.client.consumers import AsyncQueue, AsyncSubscription, AsyncTransaction, QueueBatch, SubscriptionBatch
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
+from penstock.client.tokens import Token
 from penstock.client.transport import MqTransport, transport_to
 from penstock.errors import ClientClosed
 from penstock.interrupts import awaited
@@ -351,16 +352,18 @@ class Client(Blocking[AsyncClient]):
     Every call has a deadline (`timeout`, in seconds). The client retries within it where that is safe.
     """
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> None:
+    def __init__(
+        self, url: str, *, token: Token | None = None, timeout: float = TIMEOUT_S, retries: bool = True
+    ) -> None:
         self.url = url
-        self._make_looped = partial(AsyncClient, url, timeout=timeout, retries=retries)
+        self._make_looped = partial(AsyncClient, url, token=token, timeout=timeout, retries=retries)
         self._looped: Blocking[AsyncClient] | None = None
         self._lock = threading.RLock()
         self._closed = False
         self._process = os.getpid()
-        transport = transport_to(url)
+        transport = transport_to(url, token)
         if isinstance(transport, MqTransport):
-            channel = BlockingTransport(url, transport.host, transport.port)
+            channel = BlockingTransport(url, transport.host, transport.port, transport.token)
             super().__init__(Direct(), AsyncClient._over(channel, timeout=timeout, retries=retries))
         else:
             super().__init__(Portal(), self._make_looped())
@@ -455,6 +458,7 @@ class Client(Blocking[AsyncClient]):
     erasure_pages = iterating(AsyncClient.erasure_pages)
     erasures = flattening(AsyncClient.erasure_pages)
 
+    whoami = blocking(AsyncClient.whoami)
     logs = blocking(AsyncClient.logs)
     iterators = blocking(AsyncClient.iterators)
     stats = blocking(AsyncClient.stats)
@@ -482,6 +486,10 @@ def _close(client: Blocking[AsyncClient]) -> None:
         client._runner.close()
 
 
-def connect(url: str, *, timeout: float = TIMEOUT_S, retries: bool = True) -> Client:
-    """A client: `with connect(url) as client`. Raises BadUrl, or CannotConnect within `timeout` seconds."""
-    return Client(url, timeout=timeout, retries=retries)
+def connect(url: str, *, token: Token | None = None, timeout: float = TIMEOUT_S, retries: bool = True) -> Client:
+    """A client: `with connect(url) as client`. Raises BadUrl, or CannotConnect within `timeout` seconds.
+
+    `token` shows a server who the client is; without one it is that of the variable `PENSTOCK_TOKEN`. It may be a
+    function that returns a token, called for each new connection. Raises NotAuthenticated if the server refuses it.
+    """
+    return Client(url, token=token, timeout=timeout, retries=retries)

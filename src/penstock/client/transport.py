@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from penstock import __version__
+from penstock.client.tokens import Token, TokenRequest, token_request
 from penstock.errors import (
     AnswerMalformed,
     BadUrl,
@@ -69,6 +70,8 @@ class Channel(ABC):
     """
 
     url: str
+    token: TokenRequest | None = None
+    """What it shows on each connection before anything else but the hello."""
 
     @abstractmethod
     def now(self) -> float:
@@ -80,7 +83,10 @@ class Channel(ABC):
 
     @abstractmethod
     async def ready(self, seconds: float) -> None:
-        """Connect and wait for room to send. Raises CannotConnect, ClientClosed, or TimeoutError without room."""
+        """Connect and wait for room to send. Raises CannotConnect, ClientClosed, or TimeoutError without room.
+
+        Raises the server's error if it refuses the token, such as NotAuthenticated. Then there is no connection.
+        """
 
     @abstractmethod
     async def exchange(self, request: Request, until: float) -> Reply:
@@ -279,13 +285,14 @@ class Link(ABC):
 class NetworkTransport(Transport):
     """Has a link, or makes one. Calls that need a connection at the same time wait for the same attempt."""
 
-    def __init__(self, url: str, host: str, port: int) -> None:
+    def __init__(self, url: str, host: str, port: int, token: TokenRequest | None = None) -> None:
         self.url = url
         self.host = host
         self.port = port
+        self.token = token
         self._link: Link | None = None
         self._links: set[Link] = set()
-        self._connecting: asyncio.Task[Link | CannotConnect] | None = None
+        self._connecting: asyncio.Task[Link | Exception] | None = None
         self._closed = False
 
     @abstractmethod
@@ -316,32 +323,43 @@ class NetworkTransport(Transport):
             if self._closed:
                 raise ClientClosed from None
             raise
-        if isinstance(found, CannotConnect):
+        if isinstance(found, Exception):
             raise found
         return found
 
-    async def _attempt(self) -> Link | CannotConnect:
+    async def _attempt(self) -> Link | Exception:
         """One attempt to connect. A failure is a result: perhaps no caller waits for it any more."""
+        link: Link | None = None
+        failure: Exception
         try:
             if self._link is not None:
                 # It is about to close. Its answers must not be awaited while others are sent elsewhere.
                 self.lost(self._link)
+            token = None if self.token is None else self.token()
             async with asyncio.timeout(CONNECT_S_MAX):
                 link = await self.connect()
-            self._links.add(link)
-            # The next sender notices a link that was lost again at once.
-            if link.is_open:
-                link.greet()
+                self._links.add(link)
+                # The next sender notices a link that was lost again at once.
+                if link.is_open:
+                    link.greet()
+                    if token is not None:
+                        await link.pending.send(token, link.send)
             self._link = link
             return link
         except TimeoutError:
-            return CannotConnect(self.url, "the server does not answer")
+            failure = CannotConnect(self.url, "the server does not answer")
         except OSError as error:
-            return CannotConnect(self.url, (error.strerror or str(error)).lower())
-        except CannotConnect as error:
-            return error
+            failure = CannotConnect(self.url, (error.strerror or str(error)).lower())
+        except PenstockError as error:
+            failure = unsent_error(error)
+        except Exception as error:  # noqa: BLE001 - of the caller's function that returns a token
+            failure = error
         finally:
             self._connecting = None
+        if link is not None:
+            await link.close()
+            self.gone(link)
+        return failure
 
     def lost(self, link: Link) -> None:
         """A connection is gone: fail the requests that wait for its answers."""
@@ -507,8 +525,11 @@ class MqLink(Link):
 # --- URLs -------------------------------------------------------------------------------------------------------
 
 
-def transport_to(url: str) -> Transport:
-    """A transport to the server or store that a URL names. It connects later. Raises BadUrl."""
+def transport_to(url: str, token: Token | None = None) -> Transport:
+    """A transport to the server or store that a URL names. It connects later. Raises BadUrl.
+
+    Without a token it shows that of `PENSTOCK_TOKEN`. A store itself asks for none: its files decide who may open it.
+    """
     if not isinstance(url, str):
         raise BadUrl(repr(url), f"it is not a text; {WAYS}")
     if url.startswith(("sqlite:///", "postgresql://", "postgres://")):
@@ -527,7 +548,9 @@ def transport_to(url: str) -> Transport:
     if not parts.hostname:
         raise BadUrl(url, f"it names no host; {WAYS}")
     if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
-        raise BadUrl(url, "it has more than a host and a port")
+        # What is there may be a token: errors do not show it.
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        raise BadUrl(shown, "it has more than a host and a port; a token is passed as token=… or in PENSTOCK_TOKEN")
     try:
         # The resolver would fail in the same way, with an error that does not name the address.
         parts.hostname.encode("idna")
@@ -536,7 +559,7 @@ def transport_to(url: str) -> Transport:
     if port == 0:
         raise BadUrl(url, "port 0 cannot be connected to")
     if parts.scheme == "penstock":
-        return MqTransport(url, parts.hostname, MQ_PORT if port is None else port)
+        return MqTransport(url, parts.hostname, MQ_PORT if port is None else port, token_request(token))
     from penstock.client.zeromq import ZeromqTransport  # noqa: PLC0415
 
-    return ZeromqTransport(url, parts.hostname, RES_PORT if port is None else port)
+    return ZeromqTransport(url, parts.hostname, RES_PORT if port is None else port, token_request(token))
