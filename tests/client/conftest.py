@@ -1,8 +1,9 @@
 """One suite for three kinds of URL and both clients: servers and clients that all tests of a worker share.
 
 The plain client drives the one for event loops, and URLs differ in their transport only. So a test runs with the plain
-client, over MQ or over each URL that its mark `over` names; the tests of `SMOKE` run with both clients over every URL.
-A test gets a client and a context of its own; `connect` makes more clients of the same kind.
+client, over MQ or over each URL that its mark `over` names, or with both clients if the mark says `both`. The tests of
+`SMOKE` run with both clients over every URL. A test gets a client and a context of its own; `connect` makes more
+clients of the same kind.
 """
 
 import itertools
@@ -65,7 +66,9 @@ SMOKE: Final = {
     "StageEvents": "test_what_is_staged_is_seen_when_it_is_published_and_once",
     "StageOutput": "test_errors_come_as_what_they_are",
     "SubscribeQueue": "test_a_queue_can_be_handled_by_hand",
+    "Authenticate": "test_a_client_with_a_token_is_its_principal",
     "Transact": "test_produce_and_acknowledge_is_one_transaction",
+    "WhoAmI": "test_a_client_says_who_it_is",
     "many commits": "test_many_commits_are_written_in_their_order",
     "a conflict": "test_an_append_to_another_version_is_a_conflict",
     "the largest event": "test_the_largest_event_passes",
@@ -98,7 +101,7 @@ class Way(NamedTuple):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "over(*schemes): run over these URLs only")
+    config.addinivalue_line("markers", "over(*schemes, both=False): run over these URLs only; with both clients")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -106,7 +109,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marker = metafunc.definition.get_closest_marker("over")
         is_smoke = metafunc.function.__name__ in SMOKE.values()
         schemes = marker.args if marker else WAYS if is_smoke else WAYS[:1]
-        flavours = MAKERS if is_smoke else ["plain"]
+        flavours = MAKERS if is_smoke or (marker and marker.kwargs.get("both")) else ["plain"]
         ways = [Way(scheme, flavour) for scheme in schemes for flavour in flavours]
         metafunc.parametrize("way", ways, ids=["-".join(way) for way in ways], scope="session")
 

@@ -53,6 +53,7 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "iterator": lambda: client.iterator("i"),
         "staging": lambda: client.staging("j"),
         "build": lambda: client.build("i"),
+        "whoami": client.whoami,
         "logs": client.logs,
         "iterators": client.iterators,
         "stats": client.stats,
@@ -112,7 +113,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
         "append append_many stream_pages read_stream read_event read_page event_pages read_all arrow_batches "
         "followed_pages follow position_of transaction subscription queue log iterator logs iterators stats contexts "
         "streams stream_infos queues subscriptions erase_stream erase_subject erase_subject_steps wait_erased "
-        "erasure_pages erasures staging build"
+        "erasure_pages erasures staging build whoami"
     )
     names = {name for name in vars(Client) if not name.startswith("_")} - {"close", "url"}
     assert names == set(tried.split())

@@ -1,12 +1,12 @@
 """Many clients, brokers between them and the server, and consumers that die: what Res01 is for."""
 
 import contextlib
-import threading
 from collections.abc import Iterator
 
 import pytest
 import zmq
 
+from tests.gates.broker import broker
 from tests.gates.res_client import PATIENCE_S, Client, everything
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import LONG_AGO, an_event
@@ -14,30 +14,6 @@ from tests.gates.serving import Served
 
 CLIENTS = 200
 RACERS = 40
-
-
-@contextlib.contextmanager
-def broker(endpoint: str) -> Iterator[str]:
-    """A ROUTER/DEALER proxy in front of a server, or of another broker; where it listens."""
-    context = zmq.Context()
-    front, back = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
-    for socket in (front, back):
-        socket.setsockopt(zmq.LINGER, 0)
-    front.bind("tcp://127.0.0.1:0")
-    back.connect(endpoint)
-    address = front.getsockopt_string(zmq.LAST_ENDPOINT)
-
-    def pass_on() -> None:
-        with front, back, contextlib.suppress(zmq.ContextTerminated):
-            zmq.proxy(front, back)
-
-    thread = threading.Thread(target=pass_on)
-    thread.start()
-    try:
-        yield address
-    finally:
-        context.term()
-        thread.join()
 
 
 @contextlib.contextmanager
