@@ -248,6 +248,7 @@ class Schemas:
 TABLES: Final = (
     *("records", "commits", "blocks", "streams", "contexts", "subscriptions", "queues", "allocations"),
     *("producers", "logs", "iterators", "outputs", "erasures", "leases", "stages", "staged", "timelines", "state"),
+    *("principals", "credentials"),
 )
 
 
@@ -265,7 +266,7 @@ def _empty(connection: psycopg.Connection[Any], schema: str) -> bool:
             connection.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), 1, false)", [table])
         connection.execute("DELETE FROM meta WHERE key <> 'store_id'")
         connection.execute("UPDATE meta SET value = gen_random_uuid()")
-        connection.execute("INSERT INTO meta VALUES ('last_log', '0')")
+        connection.execute("INSERT INTO meta VALUES ('last_log', '0'), ('access', '0')")
         connection.execute("INSERT INTO state DEFAULT VALUES")
         connection.execute("INSERT INTO timelines VALUES (1, 0, 0)")
     return True

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from dataclasses import asdict, astuple
 from hashlib import sha256
 from importlib.util import find_spec
 from io import BytesIO
@@ -137,6 +138,7 @@ def contents(store: Store) -> dict[str, Any]:
     names = [one.name for one in store.iterators(None, "", 99)]
     iterators = [one for name in names if (one := store.iterator(name)) is not None]
     events = list(map(_event, everything(store)))
+    access = store.access()
     return {
         "identity": list(store.identity()),
         "head": store.head(),
@@ -171,6 +173,9 @@ def contents(store: Store) -> dict[str, Any]:
             for e in store.erasures(0, 99)
         ],
         "open_erasures": store.open_erasures(),
+        "access": access.version,
+        "principals": [[p.name, list(p.grants), asdict(p.limits), p.created, p.changed] for p in access.principals],
+        "credentials": [list(astuple(credential)) for credential in access.credentials],
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from penstock.lake import compaction
 from penstock.lake.archiver import Archived, Archiver
-from penstock.model import LOG_CONTEXT, ProducerMark, Winner
+from penstock.model import LOG_CONTEXT, Credential, CredentialKind, Limits, ProducerMark, Winner
 from penstock.pipelines.projects import read_project
 from penstock.pipelines.scaffold import make_project
 from penstock.pipelines.status import status
@@ -29,13 +29,17 @@ from penstock.store.contract import (
     AddLog,
     DeleteLog,
     Erase,
+    ExpireCredentials,
     HideEvents,
     HideStream,
     IteratorState,
     Progress,
     ReadLimits,
     Register,
+    RemovePrincipal,
     SetDeadRule,
+    StoreCredential,
+    StorePrincipal,
     WriteOutput,
 )
 from penstock.store.postgres import PostgresStore
@@ -51,7 +55,7 @@ from tests.store.contract.logs import erase_all
 from tests.store.contract.queues import declare, given
 from tests.store.contract.seals import append_singly, close_block, seal_all
 from tests.store.contract.staging import numbered, stage, unit
-from tests.store.kit import Clock, append, do_one, event, findings, some
+from tests.store.kit import TICKS_PER_MS, Clock, append, do_one, event, findings, some
 
 DAY_MS: Final = 86_400_000
 HOUR_MS: Final = 3_600_000
@@ -107,9 +111,28 @@ def second_morning(store: Store, clock: Clock) -> None:
     do_one(store, HideEvents(((first + 4, first + 4),), (("other", "guests"),)))
 
 
+def let_in(store: Store, clock: Clock) -> None:
+    """Principals with credentials of every kind; one of them, and a token, are revoked."""
+    do_one(store, StorePrincipal("root", ("all:*",), Limits()))
+    do_one(store, StorePrincipal("shop", ("read,append:shop/order-*", "read:log:kept"), Limits(polls_max=3)))
+    do_one(store, StorePrincipal("gone", ("read:*",), Limits()))
+    later = clock.ticks + DAY_MS * TICKS_PER_MS
+    for credential in (
+        Credential("0a", "root", CredentialKind.TOKEN, "0" * 64, "", clock.ticks),
+        Credential("0b", "shop", CredentialKind.TOKEN, "1" * 64, "cï", clock.ticks, 2 * later),
+        Credential("0c", "shop", CredentialKind.TOKEN, "2" * 64, "", clock.ticks),
+        Credential("certificate:shop.example.com", "shop", CredentialKind.CERTIFICATE, "", "", clock.ticks, later),
+        Credential("curve:key", "gone", CredentialKind.CURVE, "", "", clock.ticks),
+    ):
+        do_one(store, StoreCredential(credential))
+    do_one(store, ExpireCredentials("shop", CredentialKind.TOKEN, later, "0c"))
+    do_one(store, RemovePrincipal("gone"))
+
+
 def third_day(store: Store, clock: Clock) -> dict[str, Any]:
-    """Consumers, producers, and what jobs have staged: what it takes to publish it, and what comes of that."""
+    """Principals, consumers, producers, and what jobs have staged: how to publish it, and what comes of that."""
     clock.advance(DAY_MS)
+    let_in(store, clock)
     sell(store, clock, 24, 10)
     append(store, "order-9", [event(clock.ticks, "OrderPlaced", None, b"no JSON either")])
     subscription: Any = do_one(store, Register("reader", "shop", "order-1", 1))

@@ -30,6 +30,7 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import (
+    AUDIT_CONTEXT,
     LOG_CONTEXT,
     Allocation,
     Appended,
@@ -41,6 +42,7 @@ from penstock.model import (
     SubscriptionInfo,
     ticks_of_unix_ns,
 )
+from penstock.model.access import Scope
 from penstock.store import contract
 from penstock.store.contract import (
     STALE,
@@ -57,6 +59,7 @@ from penstock.store.contract import (
 )
 from penstock.store.outputs import iterator_of_job, output_job
 from penstock.store.record import Record, encode_commit
+from tests.store.reference_access import AccessReference, AccessTables
 from tests.store.reference_builds import BuildReference
 from tests.store.reference_staging import Attempt, AttemptKey
 
@@ -68,6 +71,15 @@ def sent(commit: contract.Commit) -> list[NewEvent]:
     """The events of a commit, decoded again."""
     data = encode_commit(commit.columns, 1, b"c", b"s", 1, bytes(16), 0)
     return [NewEvent(e.id, e.stamp, e.type, e.headers, e.body) for e in Record(data, 1).events()]
+
+
+def is_seen(scopes: Sequence[Scope], context: str, stream: str) -> bool:
+    """What scopes mean, said plainly."""
+    for place, name, is_exact in scopes:
+        is_there = context != AUDIT_CONTEXT if place is None else context == place
+        if is_there and (stream == name if is_exact else stream[: len(name)] == name):
+            return True
+    return False
 
 
 def _again(result: Appended | Placed) -> Appended | Placed:
@@ -94,6 +106,7 @@ class State:
     iterators: dict[str, IteratorState] = field(default_factory=dict)
     outputs: dict[int, list[bytes]] = field(default_factory=dict)
     stages: dict[AttemptKey, Attempt] = field(default_factory=dict)
+    access: AccessTables = field(default_factory=AccessTables)
     number: int = 0
 
     def copy(self) -> "State":
@@ -104,7 +117,7 @@ class State:
         return State(**mine)
 
 
-class ReferenceStore(BuildReference):
+class ReferenceStore(BuildReference, AccessReference):
     """The contract, as plainly as it can be said."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -131,6 +144,10 @@ class ReferenceStore(BuildReference):
     def outputs(self) -> dict[int, list[bytes]]:
         return self.state.outputs
 
+    @property
+    def tables(self) -> AccessTables:
+        return self.state.access
+
     # -- reading
 
     def read(self, wanted: EventFilter, start: int = 1, end: int | None = None) -> list[Event]:
@@ -143,6 +160,7 @@ class ReferenceStore(BuildReference):
             and (wanted.context is None or one.context == wanted.context)
             and one.stream.startswith(wanted.prefix)
             and (wanted.types is None or one.type in wanted.types)
+            and (wanted.within is None or is_seen(wanted.within.scopes, one.context, one.stream))
         ]
 
     def stream(self, context: str, stream: str) -> list[Event]:

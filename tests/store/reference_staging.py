@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from penstock.errors import InvalidRequest, LimitExceeded, StageLost, VersionConflict
+from penstock.errors import InvalidRequest, LimitExceeded, OverLimit, StageLost, VersionConflict
 from penstock.model import ANY, Appended, NewEvent, Published, StagedUnit, Winner
 from penstock.model.columns import columns_of
 from penstock.store import contract
@@ -77,6 +77,12 @@ class StagingReference:
         everything = [unit for one in self._of_job(op.job).values() for unit in one.units] + list(op.units)
         if sum(map(size_of, everything)) > op.bytes_max or len(everything) > op.units_max:
             raise LimitExceeded("stage", len(everything), op.units_max)
+        if op.owner_bytes_max is not None:
+            owned = [one for place, one in self.stages.items() if place.job.startswith(f"~{op.owner}/")]
+            if sum(size_of(unit) for one in owned for unit in one.units) + sum(map(size_of, op.units)) > (
+                op.owner_bytes_max
+            ):
+                raise OverLimit(0, op.owner, "staged_bytes_max", op.owner_bytes_max, 1)
         self.stages[key] = Attempt(before + op.units, self.recorded)
         return True
 

@@ -14,7 +14,7 @@ from tests.store.reference_staging import AttemptKey
 
 KEYED = "keyed"
 """The job whose events have keys."""
-jobs = st.sampled_from(["plain", KEYED])
+jobs = st.sampled_from(["plain", KEYED, "~ann/1/job", "~ann/2/job"])
 attempts = st.sampled_from(["a", "b"])
 
 
@@ -42,7 +42,8 @@ class StagingRules(RuleBasedStateMachine):
         has = len(known.units) if known else 0
         number = data.draw(st.sampled_from([has, has, has, 0, has + 1]), label="number")
         units = tuple(self.unit(data, job) for _ in range(data.draw(st.integers(1, 3))))
-        return Stage(job, part, attempt, number, units, 1 << 20, 12)
+        owner, *_ = job.removeprefix("~").split("/")
+        return Stage(job, part, attempt, number, units, 1 << 20, 12, owner, data.draw(st.sampled_from([None, 600])))
 
     def unit(self, data: st.DataObject, job: str) -> StagedUnit:
         """Some events of a stream."""

@@ -8,19 +8,25 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.errors import StoreError
-from penstock.model import LOG_CONTEXT
+from penstock.errors import InvalidRequest, PrincipalNotFound, StoreError
+from penstock.model import LOG_CONTEXT, Credential, CredentialKind, Limits
 from penstock.store.contract import (
     EVERYTHING,
     AddIterator,
     AddLog,
     Allocate,
+    ExpireCredentials,
     HideStream,
     Notice,
+    Operation,
     Progress,
     Proposal,
     Register,
     Release,
+    RemoveCredential,
+    RemovePrincipal,
+    StoreCredential,
+    StorePrincipal,
     Transaction,
 )
 from penstock.store.postgres import PostgresListener, PostgresStore
@@ -29,7 +35,7 @@ from penstock.store.postgres.notifications import PAYLOAD_BYTES_MAX, notice_of, 
 from penstock.store.sqlite import SqliteStore
 from tests.postgres import Postgres
 from tests.store.contract.queues import declare
-from tests.store.kit import append, commit, do, do_one, some
+from tests.store.kit import Clock, append, attempt, commit, do, do_one, some
 
 PATIENCE_S: Final = 30.0
 
@@ -97,6 +103,47 @@ def test_what_concerns_nobody_who_waits_is_not_told_and_what_does_is(url: str) -
         ]
 
 
+def test_changes_of_principals_are_told_and_nothing_else_is_said_to_have_changed(url: str) -> None:
+    credential = Credential("t", "ann", CredentialKind.TOKEN, "", "", 0)
+    changes: list[Operation] = [
+        StorePrincipal("ann", ("read:*",), Limits()),
+        StoreCredential(credential),
+        ExpireCredentials("ann", CredentialKind.TOKEN, 5, ""),
+        RemoveCredential("t"),
+        RemovePrincipal("ann"),
+    ]
+    with (
+        closing(PostgresStore(url)) as one,
+        closing(PostgresStore(url)) as two,
+        closing(one.listener()) as mine,
+        closing(two.listener()) as theirs,
+    ):
+        for change in changes:
+            do_one(one, change)
+            assert heard(mine, 1) == [Notice(True, 0, (), False, (), has_changed_access=True)]
+            assert heard(theirs, 1) == [Notice(False, 0, (), False, (), has_changed_access=True)]
+            assert two.access() == one.access(), "what was told can be read"
+        do(one, StorePrincipal("bob", (), Limits()), commit("access", some(1), context="$audit"))
+        assert heard(theirs, 1) == [Notice(False, 1, (("$audit", "access"),), False, (), has_changed_access=True)]
+        append(one, "orders", some(1))
+        assert [notice.has_changed_access for notice in heard(theirs, 1)] == [False]
+
+
+def test_two_servers_count_changes_of_principals_as_one_would(url: str) -> None:
+    clock = Clock()
+    with closing(PostgresStore(url, clock=clock)) as one, closing(PostgresStore(url, clock=clock)) as two:
+        versions = [0]
+        for number in range(6):
+            clock.advance(-1000)
+            do_one((one, two)[number % 2], StorePrincipal(f"p{number}", (), Limits()))
+            versions.append(one.access().version)
+        assert versions == sorted(set(versions))
+        assert isinstance(attempt(two, StoreCredential(Credential("t", "p9", "token", "", "", 0))), PrincipalNotFound)
+        do_one(one, StorePrincipal("p9", (), Limits()))
+        do_one(two, StoreCredential(Credential("t", "p9", "token", "", "", 0)))
+        assert isinstance(attempt(one, StoreCredential(Credential("t", "p1", "token", "", "", 0))), InvalidRequest)
+
+
 def test_a_batch_that_fails_tells_nothing(url: str) -> None:
     with closing(PostgresStore(url)) as store, closing(store.listener()) as ear:
         store.write([Transaction((commit("a", some(1), 7),))])
@@ -106,7 +153,7 @@ def test_a_batch_that_fails_tells_nothing(url: str) -> None:
 
 def test_too_many_streams_to_name_are_all_of_them(url: str) -> None:
     names = [f"stream-{number}-{'x' * 100}" for number in range(100)]
-    assert len(payload(uuid4(), 1, [("shop", name) for name in names], False, ()).encode()) <= PAYLOAD_BYTES_MAX
+    assert len(payload(uuid4(), 1, [("shop", name) for name in names], {}, ()).encode()) <= PAYLOAD_BYTES_MAX
     with closing(PostgresStore(url)) as store, closing(store.listener()) as ear:
         store.write([Transaction((commit(name, some(1)),)) for name in names])
         assert heard(ear, 1) == [Notice(True, 100, None, False, None)]

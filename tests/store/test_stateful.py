@@ -11,7 +11,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from penstock.errors import MarkSuperseded, PenstockError, StorageFull, VersionConflict
-from penstock.model import LOG_CONTEXT, EventFilter, NewEvent, ProducerMark, StreamInfo, stamp_of
+from penstock.model import (
+    AUDIT_CONTEXT,
+    LOG_CONTEXT,
+    Credential,
+    CredentialKind,
+    EventFilter,
+    Grant,
+    Limits,
+    NewEvent,
+    ProducerMark,
+    StreamInfo,
+    View,
+    stamp_of,
+)
+from penstock.model.access import AUDIT
 from penstock.model.columns import columns_of
 from penstock.store import Store
 from penstock.store.contract import (
@@ -24,6 +38,7 @@ from penstock.store.contract import (
     DeleteIterator,
     DeleteLog,
     Erase,
+    ExpireCredentials,
     ExpireProducers,
     GiveBack,
     HideEvents,
@@ -37,6 +52,8 @@ from penstock.store.contract import (
     ReadLimits,
     Register,
     Release,
+    RemoveCredential,
+    RemovePrincipal,
     Reoffer,
     Requeue,
     RequireLog,
@@ -44,6 +61,8 @@ from penstock.store.contract import (
     Seal,
     SetBookmark,
     SetDeadRule,
+    StoreCredential,
+    StorePrincipal,
     Transaction,
     WriteOutput,
 )
@@ -54,7 +73,7 @@ from tests.store.kit import Clock, commit, do_one, everything, find, findings, s
 from tests.store.reference import Names, ReferenceStore
 from tests.store.staging_rules import StagingRules
 
-contexts = st.sampled_from(["shop", "other", LOG_CONTEXT])
+contexts = st.sampled_from(["shop", "other", LOG_CONTEXT, AUDIT_CONTEXT])
 streams = st.sampled_from(["a", "ab", "b"])
 prefixes = st.sampled_from(["", "a", "ab", "c"])
 people = st.sampled_from(["me", "you", "they"])
@@ -71,8 +90,16 @@ events = st.lists(
     min_size=1,
     max_size=5,
 )
+places = st.sampled_from(
+    ["*", "shop", "shop/a*", "shop/ab", "shop/c", "other/a", "other/b*", "log:a", "log:a*", "nowhere"]
+).map(lambda where: Grant.of(f"read:{where}").scope)
+views = st.lists(places | st.just(AUDIT), max_size=3).map(lambda scopes: View(tuple(scopes)))
 filters = st.builds(
-    EventFilter, st.none() | contexts, prefixes, st.sampled_from([None, ("made",), ("made", "paid"), ()])
+    EventFilter,
+    st.none() | contexts,
+    prefixes,
+    st.sampled_from([None, ("made",), ("made", "paid"), ()]),
+    st.none() | views,
 )
 limits = st.builds(
     ReadLimits, st.sampled_from([1, 2, 5, 4096]), st.sampled_from([1, 300, 1 << 20]), st.sampled_from([0, 250])
@@ -125,7 +152,28 @@ class StoreMachine(StagingRules, BuildRules):
     def operation(self, data: st.DataObject) -> Operation:
         """Something that may or may not be possible now."""
         makers = [self.commit] * 4 + [self.again, self.consumer, self.consumer, self.queue, self.queue, self.log]
-        return data.draw(st.sampled_from([*makers, self.hide, self.staging, self.building]), label="kind")(data)
+        others = [self.hide, self.staging, self.building, self.access]
+        return data.draw(st.sampled_from([*makers, *others]), label="kind")(data)
+
+    def access(self, data: st.DataObject) -> Operation:
+        """A change of principals and credentials."""
+        name, number = data.draw(st.sampled_from(["ann", "bob"])), data.draw(st.sampled_from(["t", "u", "curve:k"]))
+        kind = CredentialKind.CURVE if number == "curve:k" else CredentialKind.TOKEN
+        ends = st.integers(0, 3).map(lambda late: self.clock.ticks + late)
+        credential = Credential(number, name, kind, "", data.draw(st.sampled_from(["", "l"])), 1, data.draw(ends))
+        choices: list[Operation] = [
+            StorePrincipal(
+                name,
+                data.draw(st.sampled_from([(), ("read:a", "all:*")])),
+                Limits(polls_max=data.draw(st.none() | ticks)),
+            ),
+            StoreCredential(credential),
+            StoreCredential(replace(credential, expires=None)),
+            RemoveCredential(number),
+            RemovePrincipal(name),
+            ExpireCredentials(name, kind, data.draw(ends), data.draw(st.sampled_from(["t", ""]))),
+        ]
+        return data.draw(st.sampled_from(choices), label="operation")
 
     def commit(self, data: st.DataObject) -> Operation:
         context, stream = data.draw(contexts), data.draw(streams)
@@ -367,6 +415,7 @@ class StoreMachine(StagingRules, BuildRules):
             assert store.dead_letters(real, 0, 100) == [one for one in out if self.reference.is_dead(number, one)]
             for who in ("me", "you"):
                 assert store.claim(real, who, None) == self.reference.claim(number, who)
+        assert store.access() == self.reference.access()
         assert store.logs("", 100) == sorted(state.logs.values(), key=lambda one: one.name)
         everyone = sorted(state.iterators.values(), key=lambda one: one.name)
         assert self.same(store.iterators(None, "", 100)) == [replace(one, function="", state=None) for one in everyone]

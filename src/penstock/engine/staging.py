@@ -13,12 +13,12 @@ from penstock import model
 from penstock.engine import iterator_jobs
 from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
-from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor, OverLimit
+from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
 from penstock.lua import LuaLimits
 from penstock.store import Store, contract
 from penstock.store.contract import ReadLimits, Transaction
 from penstock.store.outputs import make_output_unit, output_job, unpack_items
-from penstock.store.stages import UNIT_EVENTS_MAX, check_unit, size_of
+from penstock.store.stages import UNIT_EVENTS_MAX, check_unit, jobs_of, size_of
 from penstock.wire.remits.cbor import NotAnItem, end_of, first_invalid
 
 REQUEST_UNITS_MAX: Final = 10_000
@@ -27,8 +27,6 @@ REQUEST_BYTES_MAX: Final = 8 << 20
 """Bytes of these units, plus one event of any size. The limits of commits are for clients that append."""
 WINNERS_MAX: Final = 50_000
 """Parts of one job."""
-OWNED: Final = "~"
-"""Begins the store's names of the jobs of principals."""
 
 
 class StagingRequests:
@@ -45,13 +43,8 @@ class StagingRequests:
             await self._context.pool.run(check_units, request.units, settings.event_bytes_max)
             who = (job_of(request.job, caller), request.part, request.attempt, request.number)
             limits = (settings.stage_bytes_max, settings.stage_units_max)
-            owned = (owner_of(caller), caller.principal.limits.staged_bytes_max)
-            try:
-                await self._context.apply(contract.Stage(*who, request.units, *limits, *owned), size)
-            except OverLimit as error:
-                # The store knows the principal only by how its jobs begin.
-                error.principal = caller.principal.name
-                raise
+            owned = (caller.principal.name, caller.principal.limits.staged_bytes_max)
+            await self._context.apply(contract.Stage(*who, request.units, *limits, *owned), size)
         return model.StagesTaken(settings.event_bytes_max)
 
     async def publish(self, request: model.PublishStages, caller: Caller) -> model.Published:
@@ -71,15 +64,13 @@ class StagingRequests:
         return model.Done()
 
 
-def owner_of(caller: Caller) -> str:
-    """How the jobs of a principal begin in the store; those of an open store begin as their clients chose."""
-    return "" if caller.principal is model.ANONYMOUS else f"{OWNED}{caller.principal.name}/"
-
-
 def job_of(job: str, caller: Caller) -> str:
-    """The store's name of a job. A principal has its own jobs, and none of what it staged with other grants."""
-    owner = owner_of(caller)
-    return f"{owner}{caller.principal.version}/{job}" if owner else job
+    """The store's name of a job; in an open store it is as its client chose.
+
+    A principal has its own jobs, and none of what it staged with other grants.
+    """
+    principal = caller.principal
+    return job if principal is model.ANONYMOUS else f"{jobs_of(principal.name)}{principal.version}/{job}"
 
 
 def check_stage(context: EngineContext, request: model.StageEvents | model.StageOutput, units: int) -> None:

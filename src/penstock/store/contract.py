@@ -489,7 +489,8 @@ class Stage(Operation):
 
     Fails with InvalidRequest if units before them are missing, and with LimitExceeded if the job has staged too much.
     The job of an iterator's output (`penstock.store.outputs`) fails with IteratorNotFound if there is no such iterator.
-    Fails with OverLimit if all jobs that begin with `owner` have staged more than `owner_bytes_max` together.
+    Fails with OverLimit if all jobs of the principal `owner` (`penstock.store.stages.jobs_of`) would have staged more
+    than `owner_bytes_max` together.
     """
 
     job: str

@@ -32,6 +32,11 @@ _NO_COMMIT: Final = bytes(16)
 StreamKey = tuple[str, str]
 
 
+def jobs_of(principal: str) -> str:
+    """How the store's names of the jobs of a principal begin."""
+    return f"~{principal}/"
+
+
 class Unit(NamedTuple):
     context: str
     stream: str

@@ -10,6 +10,7 @@ A backend's test is a class and how to open it:
             return SqliteReader(path, clock=clock)
 """
 
+from tests.store.contract.access import AccessContract
 from tests.store.contract.builds import BuildContract
 from tests.store.contract.commits import CommitContract
 from tests.store.contract.dead_letters import DeadLetterContract
@@ -38,7 +39,13 @@ class RememberingContract(
 
 
 class LookingContract(
-    ReofferContract, DeadLetterContract, IteratorContract, ErasureContract, StagingContract, BuildContract
+    ReofferContract,
+    DeadLetterContract,
+    IteratorContract,
+    ErasureContract,
+    StagingContract,
+    BuildContract,
+    AccessContract,
 ):
     """Operations that look in the database each time."""
 

@@ -1007,7 +1007,7 @@ WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s) A
 ORDER BY relname;
 
 -- name: staged_by_owner
-SELECT coalesce(sum(bytes), 0)::bigint FROM stages WHERE starts_with(job, %(owner)s);
+SELECT coalesce(sum(bytes), 0)::bigint FROM stages WHERE starts_with(job, %(jobs)s);
 
 -- Principals and credentials.
 

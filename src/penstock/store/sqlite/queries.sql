@@ -682,7 +682,7 @@ WHERE job >= 'penstock:output:' AND job < 'penstock:output;'
     AND NOT EXISTS (SELECT 1 FROM iterators WHERE iterators.id = CAST(substr(job, 17) AS INTEGER));
 
 -- name: staged_by_owner
-SELECT coalesce(sum(bytes), 0) FROM stages WHERE substr(job, 1, length(:owner)) = :owner;
+SELECT coalesce(sum(bytes), 0) FROM stages WHERE substr(job, 1, length(:jobs)) = :jobs;
 
 -- Principals and credentials.
 

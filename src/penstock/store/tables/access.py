@@ -30,8 +30,8 @@ def read(db: Database) -> AccessState:
 
 
 def changed_at(db: Database) -> int:
-    # A store that is being read may be of the schema before.
-    return int(db.value("meta", {"key": CHANGED}) or 0)
+    """0: there never was a principal."""
+    return int(db.value("meta", {"key": CHANGED}))
 
 
 def store_principal(db: Database, op: contract.StorePrincipal, now: int) -> bool:

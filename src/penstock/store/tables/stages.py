@@ -55,7 +55,7 @@ class Stages(ABC):
         if units + len(op.units) > op.units_max:
             raise LimitExceeded("stage_units_max", units + len(op.units), op.units_max)
         if op.owner_bytes_max is not None:
-            owned = self._db.value("staged_by_owner", {"owner": op.owner})
+            owned = self._db.value("staged_by_owner", {"jobs": stages.jobs_of(op.owner)})
             if owned + added > op.owner_bytes_max:
                 raise OverLimit(0, op.owner, "staged_bytes_max", op.owner_bytes_max, OWNER_RETRY_MS)
         self._add(self._db.value("grow_stage", {**attempt, "used": now, "units": len(op.units), "bytes": added}), op)
