@@ -95,6 +95,18 @@ class PrincipalNotFound(PenstockError):
     principal: str
 
 
+class LastAdministrator(PenstockError):
+    """Nothing was done. A request with the field `allowed_by` does it nevertheless."""
+
+    _sentence = (
+        "{principal} is the last principal with the right admin everywhere, and without one only the owner of the "
+        "store's files can change rights (penstock access init); give another the right admin first, "
+        "or allow it with --{allowed_by}"
+    )
+    principal: str
+    allowed_by: str = "force"
+
+
 class Unexpected(PenstockError):
     """A bug or another surprise; the server's log has the details."""
 

@@ -54,12 +54,12 @@ ACCESS: Final = [
     Sample(
         TEXT,
         "PP",
-        [b"shop", b"read,append:shop consume:shop/order-*", *LIMIT_FRAMES],
+        [b"shop", b"read,append:shop consume:shop/order-*", *LIMIT_FRAMES, b"0"],
         (PutPrincipal("shop", GRANTS, LIMITS),),
         [Done()],
         [[b"OK"]],
     ),
-    Sample(TEXT, "XP", [b"shop"], (DropPrincipal("shop"),), [Done()], [[b"OK"]]),
+    Sample(TEXT, "XP", [b"shop", b"1"], (DropPrincipal("shop", force=True),), [Done()], [[b"OK"]]),
     Sample(
         TEXT,
         "IT",

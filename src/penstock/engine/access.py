@@ -31,7 +31,7 @@ from penstock.errors import (
     PrincipalNotFound,
 )
 from penstock.model import ANONYMOUS, Credential, CredentialKind, Grant, Principal, Right, View, now_ticks
-from penstock.model.access import check_principal
+from penstock.model.access import check_principal, is_administrator
 from penstock.model.requests import Place, Reach, Request
 from penstock.model.times import TICKS_PER_SECOND
 from penstock.settings import Settings
@@ -382,29 +382,27 @@ class AccessRequests:
     async def put(self, request: model.PutPrincipal, caller: Caller) -> model.Done:
         _check_principal(request.name)
         grants = model.grants_of(request.grants)
-        if not self._access.is_closed and not any(Right.ADMIN in grant.rights for grant in grants):
+        texts = tuple(map(str, grants))
+        if not self._access.is_closed and not is_administrator(texts):
             raise InvalidRequest(
                 "principal",
-                f"{request.name} would be the first, and could make no other: the first one needs the right admin; "
-                "penstock access init makes it",
+                f"{request.name} would be the first, and could make no other: the first one needs the right admin "
+                "everywhere; penstock access init makes it",
             )
         for name in model.Limits.__slots__:
             maximum = getattr(request.limits, name)
             if maximum is not None and maximum < 1:
                 raise InvalidRequest(name, f"is {maximum}; it must be at least 1, or not there")
-        texts = tuple(map(str, grants))
         facts = {"principal": request.name, "grants": list(texts), "limits": request.limits}
-        await self._write(
-            caller, "principal-changed", facts, contract.StorePrincipal(request.name, texts, request.limits)
-        )
+        made = contract.StorePrincipal(request.name, texts, request.limits, keeps_admin=not request.force)
+        await self._write(caller, "principal-changed", facts, made)
         return model.Done()
 
     async def drop(self, request: model.DropPrincipal, caller: Caller) -> model.Done:
         if all(one.name != request.name for one in (await self._state()).principals):
             raise PrincipalNotFound(request.name)
-        await self._write(
-            caller, "principal-revoked", {"principal": request.name}, contract.RemovePrincipal(request.name)
-        )
+        removed = contract.RemovePrincipal(request.name, keeps_admin=not request.force)
+        await self._write(caller, "principal-revoked", {"principal": request.name}, removed)
         return model.Done()
 
     async def issue(self, request: model.IssueToken, caller: Caller) -> model.IssuedToken:

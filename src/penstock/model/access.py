@@ -223,6 +223,14 @@ def grants_of(texts: Iterable[str]) -> tuple[Grant, ...]:
     return grants
 
 
+def is_administrator(texts: Iterable[str]) -> bool:
+    """Whether a principal with these grants may change rights. One whose grants are not understood has none."""
+    try:
+        return Principal("", tuple(map(Grant.of, texts))).may(Right.ADMIN)
+    except InvalidRequest:
+        return False
+
+
 # --- as they are stored -----------------------------------------------------------------------------------------
 
 

@@ -666,18 +666,23 @@ class WhoAmI(Request):
 
 @request(Right.ADMIN, Reach.STORE, Repeat.HARMLESS)
 class PutPrincipal(Request):
-    """Make a principal, or replace the grants and limits of one. Its credentials stay."""
+    """Make a principal, or replace the grants and limits of one. Its credentials stay.
+
+    Without `force` the last principal with the right admin everywhere keeps it.
+    """
 
     name: str
     grants: tuple[str, ...]
     limits: Limits = Limits()
+    force: bool = False
 
 
 @request(Right.ADMIN, Reach.STORE, Repeat.HARMLESS)
 class DropPrincipal(Request):
-    """Revoke a principal with all its credentials."""
+    """Revoke a principal with all its credentials; only with `force` the last that has the right admin everywhere."""
 
     name: str
+    force: bool = False
 
 
 @request(Right.ADMIN, Reach.STORE)

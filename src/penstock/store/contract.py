@@ -551,18 +551,23 @@ class ExpireStages(Operation):
 
 @dataclass(frozen=True, slots=True)
 class StorePrincipal(Operation):
-    """Make a principal, or replace its grants and limits. Answers whether it is new; LimitExceeded."""
+    """Make a principal, or replace its grants and limits. Answers whether it is new; LimitExceeded.
+
+    With `keeps_admin` it fails with LastAdministrator if nobody would have the right admin everywhere any more.
+    """
 
     name: str
     grants: tuple[str, ...]
     limits: Limits
+    keeps_admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RemovePrincipal(Operation):
-    """Delete a principal with its credentials. Answers whether there was one."""
+    """Delete a principal with its credentials. Answers whether there was one. `keeps_admin` as in StorePrincipal."""
 
     name: str
+    keeps_admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

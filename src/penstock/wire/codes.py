@@ -81,6 +81,7 @@ ERROR_CODES: Final[dict[type[errors.PenstockError], tuple[Res01Code, RemitsCode]
     errors.IteratorNotFound: (_R.STORAGE, _M.ItrDoesNotExist),
     errors.LakeDamaged: (_R.UNEXPECTED, _M.InternalError),
     errors.LakeInUse: (_R.UNEXPECTED, _M.InternalError),
+    errors.LastAdministrator: (_R.STORAGE, _M.InternalError),
     errors.LimitExceeded: (_R.MALFORMED, _M.LimitExceeded),
     errors.LogNotFound: (_R.STORAGE, _M.LogDoesNotExist),
     errors.MarkSuperseded: (_R.STORAGE, _M.InternalError),

@@ -8,8 +8,9 @@ import json
 from dataclasses import asdict
 from typing import Final
 
-from penstock.errors import InvalidRequest, LimitExceeded, PrincipalNotFound
+from penstock.errors import InvalidRequest, LastAdministrator, LimitExceeded, PrincipalNotFound
 from penstock.model import Credential, Limits, PrincipalInfo
+from penstock.model.access import is_administrator
 from penstock.store import contract
 from penstock.store.contract import AccessState
 from penstock.store.tables.database import Database
@@ -38,6 +39,8 @@ def store_principal(db: Database, op: contract.StorePrincipal, now: int) -> bool
     known = db.row("principal", {"name": op.name})
     if known is None and (count := db.value("principal_count")) >= PRINCIPALS_MAX:
         raise LimitExceeded("principals_max", count + 1, PRINCIPALS_MAX)
+    if op.keeps_admin and not is_administrator(op.grants):
+        _check_others(db, op.name)
     limits = json.dumps({name: value for name, value in asdict(op.limits).items() if value is not None})
     changed = _change(db, now)
     row = {"name": op.name, "grants": " ".join(op.grants), "limits": limits, "created": changed, "changed": changed}
@@ -48,6 +51,8 @@ def store_principal(db: Database, op: contract.StorePrincipal, now: int) -> bool
 def remove_principal(db: Database, op: contract.RemovePrincipal, now: int) -> bool:
     if db.row("principal", {"name": op.name}) is None:
         return False
+    if op.keeps_admin:
+        _check_others(db, op.name)
     _change(db, now)
     db.later("delete_principal", {"name": op.name})
     db.later("delete_credentials", {"principal": op.name})
@@ -82,6 +87,12 @@ def expire_credentials(db: Database, op: contract.ExpireCredentials, now: int) -
         "expire_credentials", {"principal": op.principal, "kind": op.kind, "until": op.until, "except_id": op.except_id}
     )
     return True
+
+
+def _check_others(db: Database, name: str) -> None:
+    """Raise LastAdministrator if this principal is the only one that may change rights."""
+    if [one.name for one in read(db).principals if is_administrator(one.grants)] == [name]:
+        raise LastAdministrator(name)
 
 
 def _change(db: Database, now: int) -> int:

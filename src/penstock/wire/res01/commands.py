@@ -222,6 +222,7 @@ BR: Final = Answer("BR", model.Installed, ITEMS, LONG("Added"), LONG("Messages")
 PRINCIPAL: Final = STRING("Principal")
 GRANTS: Final = WORDS("Grants")
 LIMITS: Final = Field("", LimitsOfPrincipal(), "limits")
+FORCE: Final = FLAG("Force")
 EXPIRES: Final = TIME_OR_NULL("Expires")
 LABEL: Final = STRING("Label")
 ID_OF_CREDENTIAL: Final = STRING("Credential", "id")
@@ -358,8 +359,8 @@ EXTENSIONS: Final = (
     # --- access
     Command("AU", "authenticates with a token", model.Authenticate, IA, STRING("Token")),
     Command("WI", "tells who one is", model.WhoAmI, IA),
-    Command("PP", "makes or changes a principal", model.PutPrincipal, OK, NAME, GRANTS, LIMITS),
-    Command("XP", "revokes a principal", model.DropPrincipal, OK, NAME),
+    Command("PP", "makes or changes a principal", model.PutPrincipal, OK, NAME, GRANTS, LIMITS, FORCE),
+    Command("XP", "revokes a principal", model.DropPrincipal, OK, NAME, FORCE),
     Command("IT", "issues a token", model.IssueToken, TI, PRINCIPAL, LABEL, EXPIRES, LONG_OR_NULL("Rotate")),
     Command("AK", "adds a certificate or a key", model.AddCredential, OK, PRINCIPAL, ID_OF_CREDENTIAL, LABEL, EXPIRES),
     Command("XK", "revokes a credential", model.DropCredential, OK, ID_OF_CREDENTIAL),
