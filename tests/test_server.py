@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from unittest.mock import patch
 
 import httpx
@@ -339,7 +339,7 @@ def test_what_others_can_reach_is_not_loopback(host: str) -> None:
 async def test_loopback_can_be_bound_by_number_and_by_name(address: str) -> None:
     if address.startswith("[") and not has_ipv6():
         pytest.skip("this machine has no IPv6")
-    with await bound_socket("http", address, insecure=False) as bound:
+    with await bound_socket("http", address, "where it may not") as bound:
         shown = shown_address(bound)
     assert re.fullmatch(r"(127\.0\.0\.1|\[::1\]):[1-9]\d*", shown)
 
@@ -355,21 +355,21 @@ def has_ipv6() -> bool:
 
 @pytest.mark.asyncio
 async def test_listening_beyond_loopback_needs_to_be_allowed() -> None:
-    with pytest.raises(NotLoopback, match=r"--http 0\.0\.0\.0:0 would listen beyond loopback.*--insecure"):
-        await bound_socket("http", "0.0.0.0:0", insecure=False)
-    (await bound_socket("http", "0.0.0.0:0", insecure=True)).close()
+    with pytest.raises(NotLoopback, match=r"--http 0\.0\.0\.0:0 would listen beyond loopback where it may not; or use"):
+        await bound_socket("http", "0.0.0.0:0", "where it may not")
+    (await bound_socket("http", "0.0.0.0:0", None)).close()
 
 
 @pytest.mark.asyncio
 async def test_a_host_nobody_knows_cannot_be_listened_on() -> None:
     with pytest.raises(CannotListen, match=r"cannot listen on --http no\.such\.host\.invalid:0: "):
-        await bound_socket("http", "no.such.host.invalid:0", insecure=False)
+        await bound_socket("http", "no.such.host.invalid:0", "where it may not")
 
 
 @pytest.mark.asyncio
 async def test_an_address_without_a_port_cannot_be_listened_on() -> None:
     with pytest.raises(CannotListen, match="must be HOST:PORT"):
-        await bound_socket("http", "localhost", insecure=False)
+        await bound_socket("http", "localhost", "where it may not")
 
 
 # ---------------------------------------------------------------- how it ends
@@ -387,7 +387,8 @@ def test_a_signal_stops_it_promptly_and_cleanly(tmp_path: Path, number: signal.S
         assert server.stop(number) == 0
         # Sooner than what was accepted would be given up.
         assert time.monotonic() - started < 9
-        assert server.said().count("\n") == 2, server.said()
+        # The first line says that there are no principals.
+        assert server.said().count("\n") == 3, server.said()
         assert f"{number.name}: finishing accepted requests" in server.said()
         assert workers
         assert not any(is_alive(pid) for pid in workers)
@@ -445,12 +446,55 @@ def test_a_port_in_use_is_refused(server: Served, tmp_path: Path) -> None:
     SqliteStore(tmp_path / "data").close()
 
 
-def test_listening_beyond_loopback_is_refused_unless_insecure(tmp_path: Path) -> None:
-    code, line = refused_here("--data", str(tmp_path / "data"), "--http", "0.0.0.0:0")
+TLS = "in plain text: encrypt it with --tls-cert FILE --tls-key FILE, or allow this with --allow-plaintext"
+INIT = (
+    "where any client may do everything: make a principal with penstock access init --data {data}, "
+    "or allow this with --allow-anonymous"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [((), f"{TLS}; and {INIT}"), (("--allow-plaintext",), INIT), (("--allow-anonymous",), TLS)],
+)
+def test_listening_beyond_loopback_is_refused_with_what_to_do(
+    flags: tuple[str, ...], reason: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    code, line = refused_here("--data", str(data), "--http", "0.0.0.0:0", *flags)
     assert code == 1
-    assert "would listen beyond loopback" in line
-    with testing.server(http="0.0.0.0:0", insecure=True) as served:
+    why = f"--http 0.0.0.0:0 would listen beyond loopback {reason.format(data=data)}"
+    assert line == f"penstock: {why}; or use an address such as 127.0.0.1\n"
+
+
+def test_the_zeromq_gate_names_its_own_encryption(tmp_path: Path) -> None:
+    code, line = refused_here("--data", str(tmp_path / "data"), "--res", "tcp://0.0.0.0:0", "--http", "127.0.0.1:0")
+    assert code == 1
+    assert "beyond loopback in plain text: encrypt it with --res-curve-key FILE" in line
+
+
+@pytest.mark.parametrize("allowed", [{"allow_plaintext": True, "allow_anonymous": True}, {"insecure": True}])
+def test_two_switches_let_a_gate_listen_beyond_loopback(
+    allowed: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with testing.server(http="0.0.0.0:0", **allowed) as served:
         assert served.http.startswith("http://0.0.0.0:")
+    assert ("--insecure is deprecated" in caplog.text) == ("insecure" in allowed)
+
+
+def test_principals_let_a_gate_listen_beyond_loopback(tmp_path: Path) -> None:
+    with penstock.connect(f"sqlite:///{tmp_path / 'data'}") as client:
+        client.access.put("admin", ["all"])
+    with testing.server(tmp_path / "data", http="0.0.0.0:0", allow_plaintext=True) as served:
+        assert served.http.startswith("http://0.0.0.0:")
+
+
+def test_a_server_without_principals_says_so_first(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", *ONE_WORKER) as server:
+        first = server.said().splitlines()[0]
+        assert first.endswith(
+            "there are no principals, so every client may do everything; penstock access init makes the first"
+        )
 
 
 def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:

@@ -84,8 +84,6 @@ async def start(engine: Engine, gates: Sequence[Gate]) -> None:
         raise StoreError(f"the store cannot be opened: {place}: {reason}") from error
     if engine.settings.insecure:
         log.warning("--insecure is deprecated: say --allow-plaintext, --allow-anonymous or both")
-    if not engine.access.is_closed:
-        log.info("there are no principals, so every client may do everything; penstock access init makes the first")
     started: list[Gate] = []
     try:
         for gate in gates:
@@ -94,6 +92,8 @@ async def start(engine: Engine, gates: Sequence[Gate]) -> None:
     except BaseException:
         await stop(engine, started)
         raise
+    if not engine.access.is_closed:
+        log.info("there are no principals, so every client may do everything; penstock access init makes the first")
 
 
 async def stop(engine: Engine, gates: Sequence[Gate]) -> None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from penstock.client import (
+    AsyncAccess,
     AsyncBuild,
     AsyncClient,
     AsyncLog,
@@ -24,6 +25,7 @@ from penstock.client import (
 from penstock.client.staging import AsyncStaging
 
 PARTS = (
+    AsyncAccess,
     AsyncClient,
     AsyncLog,
     AsyncLogIterator,
@@ -46,7 +48,7 @@ class Driven:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
         if not callable(found):
-            return found
+            return self._handed(found)
 
         def call(*arguments: Any, **named: Any) -> Any:
             given = (each.inner if isinstance(each, Driven) else each for each in arguments)

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import Client
-from penstock.client import Queue, Subscription, Transaction
+from penstock.client import Access, Queue, Subscription, Transaction
 from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed
 from tests.client.conftest import MAKERS, NETWORKS, WAYS, Connect, Way, end, url_of
 from tests.client.fakes import FakeMq
@@ -32,6 +32,7 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
     append = ("c", "s", one())
     now = datetime.now(UTC)
     batch = client.queue("closing", "q").take()
+    access = client.access
     return {
         "append": lambda: client.append(*append),
         "append_many": lambda: client.append_many([append]),
@@ -94,6 +95,15 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "LogIterator.next": iterator.next,
         "LogIterator.pages": lambda: list(iterator.pages()),
         "LogIterator.__iter__": lambda: list(iterator),
+        "access": lambda: client.access,
+        "Access.put": lambda: access.put("ann", ["read"]),
+        "Access.revoke": lambda: access.revoke("ann"),
+        "Access.issue_token": lambda: access.issue_token("ann"),
+        "Access.add_credential": lambda: access.add_credential("ann", "certificate:ann"),
+        "Access.revoke_credential": lambda: access.revoke_credential("certificate:ann"),
+        "Access.principals": access.principals,
+        "Access.credentials": access.credentials,
+        "Access.whoami": access.whoami,
     }
 
 
@@ -113,7 +123,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
         "append append_many stream_pages read_stream read_event read_page event_pages read_all arrow_batches "
         "followed_pages follow position_of transaction subscription queue log iterator logs iterators stats contexts "
         "streams stream_infos queues subscriptions erase_stream erase_subject erase_subject_steps wait_erased "
-        "erasure_pages erasures staging build whoami"
+        "erasure_pages erasures staging build access whoami"
     )
     names = {name for name in vars(Client) if not name.startswith("_")} - {"close", "url"}
     assert names == set(tried.split())
@@ -123,6 +133,9 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
         *("take", "declare", "acknowledge", "release", "settle", "next"),
         *("give_back", "reset", "dead_after", "dead_letters", "put_back", "replay"),
+    }
+    assert {name for name in vars(Access) if not name.startswith("_")} == {
+        *("put", "revoke", "issue_token", "add_credential", "revoke_credential", "principals", "credentials", "whoami")
     }
     assert {name for name in vars(Transaction) if not name.startswith("_")} == {
         *("commit", "result", "append", "acknowledge", "progress")

@@ -158,7 +158,7 @@ def test_a_request_without_a_host_is_answered_in_http_1_0_only(server: testing.S
 
 
 def test_the_rule_is_the_same_beyond_loopback() -> None:
-    with testing.server(http="0.0.0.0:0", insecure=True) as served:
+    with testing.server(http="0.0.0.0:0", allow_plaintext=True, allow_anonymous=True) as served:
         address = served.http.replace("0.0.0.0", "127.0.0.1")
         connection = HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE_S)
         for host, status in (("evil.example", 421), ("10.0.0.7", 200)):

@@ -175,7 +175,7 @@ def test_the_gate_may_listen_on_ipv6(tmp_path: Path) -> None:
 def test_the_gate_may_listen_beyond_loopback_if_that_is_allowed(tmp_path: Path) -> None:
     code, said = refused(tmp_path, "--mq", "0.0.0.0:0")
     assert (code, "--mq 0.0.0.0:0 would listen beyond loopback" in said) == (1, True)
-    with Served(tmp_path / "data", "--mq", "0.0.0.0:0", "--insecure") as server:
+    with Served(tmp_path / "data", "--mq", "0.0.0.0:0", "--allow-plaintext", "--allow-anonymous") as server:
         assert server.mq.startswith("0.0.0.0:")
         with MqClient(server.mq) as client:
             client.append("shop", "s", 1, an_event())

@@ -1,5 +1,6 @@
 """The Python client: `connect` for plain code, `aconnect` for event loops. docs/client.md is its guide."""
 
+from penstock.client.access import AsyncAccess
 from penstock.client.aio import AsyncClient, aconnect
 from penstock.client.bulk import ManyAppended
 from penstock.client.consumers import (
@@ -11,9 +12,22 @@ from penstock.client.consumers import (
 )
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
-from penstock.client.sync import Build, Client, Log, LogIterator, Queue, Staging, Subscription, Transaction, connect
+from penstock.client.sync import (
+    Access,
+    Build,
+    Client,
+    Log,
+    LogIterator,
+    Queue,
+    Staging,
+    Subscription,
+    Transaction,
+    connect,
+)
 
 __all__ = [
+    "Access",
+    "AsyncAccess",
     "AsyncBuild",
     "AsyncClient",
     "AsyncLog",

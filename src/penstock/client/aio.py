@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from penstock import model
 from penstock.client import reader
+from penstock.client.access import AsyncAccess
 from penstock.client.bulk import BulkAppend, Commit, ManyAppended, Written
 from penstock.client.calls import Calls, append_of, flattened
 from penstock.client.consumers import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
@@ -329,6 +330,13 @@ class AsyncClient:
                 yield [info for info in page if not open or info.finished is None]
 
     erasures = flattened(erasure_pages)
+
+    # -- access
+
+    @property
+    def access(self) -> AsyncAccess:
+        """Principals and their credentials, for administrators."""
+        return AsyncAccess(self._open_calls)
 
     # -- inventory
 

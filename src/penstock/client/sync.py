@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
+from penstock.client.access import AsyncAccess
 from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
 from penstock.client.blocking import BlockingTransport
 from penstock.client.bulk import Commit, CommitFeed, ManyAppended, Written
@@ -346,6 +347,19 @@ class LogIterator(Blocking[AsyncLogIterator]):
     __iter__ = flattening(AsyncLogIterator.pages)
 
 
+class Access(Blocking[AsyncAccess]):
+    """Who may come in, and what they may do where. All but `whoami` needs the right `admin` everywhere."""
+
+    put = blocking(AsyncAccess.put)
+    revoke = blocking(AsyncAccess.revoke)
+    issue_token = blocking(AsyncAccess.issue_token)
+    add_credential = blocking(AsyncAccess.add_credential)
+    revoke_credential = blocking(AsyncAccess.revoke_credential)
+    principals = blocking(AsyncAccess.principals)
+    credentials = blocking(AsyncAccess.credentials)
+    whoami = blocking(AsyncAccess.whoami)
+
+
 class Client(Blocking[AsyncClient]):
     """A client of one Penstock. `connect` makes it; `with` closes it at the end. Threads may share it.
 
@@ -475,6 +489,11 @@ class Client(Blocking[AsyncClient]):
     iterator = wrapping(AsyncClient.iterator, LogIterator)
     staging = wrapping(AsyncClient.staging, Staging)
     build = wrapping(AsyncClient.build, Build)
+
+    @property
+    def access(self) -> Access:
+        """Principals and their credentials, for administrators."""
+        return Access(self._runner, self._inner.access)
 
 
 def _close(client: Blocking[AsyncClient]) -> None:

@@ -58,6 +58,18 @@ NEEDED: Final = (
 )
 
 
+class NewToken(NamedTuple):
+    id: str
+    token: str
+    proof: str
+    """What the store or the file keeps of it."""
+
+
+def new_token() -> NewToken:
+    number, secret = secrets.token_hex(TOKEN_ID_BYTES), secrets.token_urlsafe(TOKEN_BYTES)
+    return NewToken(number, f"{number}.{secret}", sha256(secret.encode()).hexdigest())
+
+
 def authorize(principal: Principal, request: Request, needed: Right) -> View | None:
     """What of the store a request of this principal may use. Raises NotAllowed or NotAuthenticated.
 
@@ -409,8 +421,7 @@ class AccessRequests:
         self._check_credential(request.principal, request.label, request.expires)
         if request.rotate is not None and not 0 <= request.rotate <= ROTATE_S_MAX:
             raise InvalidRequest("rotate", f"is {request.rotate} seconds; it must be from 0 to {ROTATE_S_MAX}")
-        number, secret = secrets.token_hex(TOKEN_ID_BYTES), secrets.token_urlsafe(TOKEN_BYTES)
-        proof, now = sha256(secret.encode()).hexdigest(), now_ticks()
+        (number, token, proof), now = new_token(), now_ticks()
         made = Credential(number, request.principal, CredentialKind.TOKEN, proof, request.label, now, request.expires)
         operations: list[contract.Operation] = [contract.StoreCredential(made)]
         facts: dict[str, object] = {"principal": request.principal, "credential": number, "label": request.label}
@@ -419,7 +430,7 @@ class AccessRequests:
             operations.append(contract.ExpireCredentials(request.principal, CredentialKind.TOKEN, until, number))
             facts["others_end_after_s"] = request.rotate
         await self._write(caller, "token-issued", facts, *operations)
-        return model.IssuedToken(number, f"{number}.{secret}", request.expires)
+        return model.IssuedToken(number, token, request.expires)
 
     async def add(self, request: model.AddCredential, caller: Caller) -> model.Done:
         self._check_credential(request.principal, request.label, request.expires)
