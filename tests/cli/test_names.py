@@ -43,6 +43,26 @@ COMMAND_LINES: Final[dict[str, list[Line]]] = {
     "stats": [(), ("--data", "{data}"), ("--data", NOWHERE)],
     "sessions": [("--http", f"{EVIL}:1")],
     "doctor": [("--url", f"penstock://{EVIL}:1"), ("--data", NOWHERE)],
+    "access init": [("--data", "{folder}/first", "--name", EVIL), ("--data", NOWHERE)],
+    "access add": [
+        (EVIL, "read", "--data", "{access}"),
+        ("ann", EVIL, "--data", "{access}"),
+        ("ann", f"read:{EVIL}", "--data", "{access}"),
+        ("bob", "read", "--certificate", EVIL, "--data", "{access}"),
+    ],
+    "access set": [("shop", EVIL, "--data", "{access}"), ("shop", "--limit", EVIL), (EVIL, "read")],
+    "access list": [("--data", "{access}"), ("--data", NOWHERE)],
+    "access show": [("shop", "--data", "{access}"), (EVIL, "--data", "{access}")],
+    "access revoke": [(EVIL, "--data", "{access}"), ("--credential", EVIL, "--data", "{access}")],
+    "access rotate": [(EVIL, "--data", "{access}"), ("shop", "--label", EVIL, "--data", "{access}")],
+    "access check": [
+        ("shop", EVIL, EVIL, "--data", "{access}"),
+        ("shop", "append", f"{EVIL}/{EVIL}", "--data", "{access}"),
+        ("shop", "read", f"log:{EVIL}", "--data", "{access}"),
+    ],
+    "access whoami": [(), ("--url", f"penstock://{EVIL}:1")],
+    "access new-token": [("--label", EVIL), ("--expires", EVIL)],
+    "access check-file": [(NOWHERE,), ("{file}",)],
     "bench": [("--context", f"{EVIL}bench", "--events", 1, "--clients", 1)],
     "kick": [(EVIL,)],
     "settings": [("--data", EVIL), ("--mq", EVIL), ("--config", NOWHERE)],
@@ -164,8 +184,15 @@ def places(data: Path, served: Server, tmp_path_factory: pytest.TempPathFactory)
     shutil.copytree(data, folder / "damaged")
     with apsw.Connection(str(folder / "damaged" / "penstock.db")) as connection:
         connection.execute("UPDATE queues SET position = 1000; UPDATE subscriptions SET position = 1000")
+    with penstock.connect(f"sqlite:///{folder / 'access'}") as client:
+        client.access.put("admin", ["all"])
+        client.access.put("shop", [f"read:{EVIL}/{EVIL}", f"consume:log:{EVIL}"])
+        client.access.issue_token("shop", label=EVIL)
+    (folder / "access.toml").write_text(f"[principals.{json.dumps(GONE)}]")
     return {
+        "access": str(folder / "access"),
         "data": str(data),
+        "file": str(folder / "access.toml"),
         "damaged": str(folder / "damaged"),
         "folder": str(folder),
         "function": str(folder / "function.lua"),

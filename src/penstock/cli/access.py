@@ -1,6 +1,5 @@
 """`penstock access`: who may come in, and what they may do where."""
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -537,5 +536,6 @@ def _shown_end(ticks: int | None, now: datetime) -> str:
 
 
 def _toml(text: str) -> str:
-    """A text in TOML, which has the escapes of JSON."""
-    return json.dumps(text)
+    """A text in TOML, with escapes for what a terminal hides or a string cannot have."""
+    letters = (one if one.isprintable() and one not in '"\\' else f"\\U{ord(one):08x}" for one in text)
+    return f'"{"".join(letters)}"'
