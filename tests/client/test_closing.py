@@ -103,7 +103,6 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "Access.revoke_credential": lambda: access.revoke_credential("certificate:ann"),
         "Access.principals": access.principals,
         "Access.credentials": access.credentials,
-        "Access.whoami": access.whoami,
     }
 
 
@@ -135,7 +134,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
         *("give_back", "reset", "dead_after", "dead_letters", "put_back", "replay"),
     }
     assert {name for name in vars(Access) if not name.startswith("_")} == {
-        *("put", "revoke", "issue_token", "add_credential", "revoke_credential", "principals", "credentials", "whoami")
+        *("put", "revoke", "issue_token", "add_credential", "revoke_credential", "principals", "credentials")
     }
     assert {name for name in vars(Transaction) if not name.startswith("_")} == {
         *("commit", "result", "append", "acknowledge", "progress")

@@ -367,7 +367,7 @@ def check_command(
 def whoami_command(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
     """Show which principal this client is at a server, and what it may do."""
     with connected(url, data) as client:
-        found = client.access.whoami()
+        found = client.whoami()
     expires = None if found.expires is None else _iso(found.expires)
     document = {"principal": found.principal, "grants": list(found.grants), "expires": expires}
     if as_json:

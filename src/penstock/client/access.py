@@ -10,7 +10,7 @@ from penstock.model import NO_LIMITS, Done, Limits, grants_of, ticks_of_datetime
 
 
 class AsyncAccess:
-    """Who may come in, and what they may do where. All but `whoami` needs the right `admin` everywhere."""
+    """Who may come in, and what they may do where. It needs the right `admin` everywhere."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -63,10 +63,6 @@ class AsyncAccess:
     async def credentials(self, principal: str | None = None) -> list[model.Credential]:
         """The credentials of a principal, or all, without what proves them. Raises PrincipalNotFound."""
         return await self._calls.list_all(model.ListCredentials(principal), "id")
-
-    async def whoami(self) -> model.Identity:
-        """Which principal this client is, and what it may do."""
-        return await self._calls.ask(model.WhoAmI(), model.Identity)
 
 
 def _ticks(time: datetime | None) -> int | None:

@@ -348,7 +348,7 @@ class LogIterator(Blocking[AsyncLogIterator]):
 
 
 class Access(Blocking[AsyncAccess]):
-    """Who may come in, and what they may do where. All but `whoami` needs the right `admin` everywhere."""
+    """Who may come in, and what they may do where. It needs the right `admin` everywhere."""
 
     put = blocking(AsyncAccess.put)
     revoke = blocking(AsyncAccess.revoke)
@@ -357,7 +357,6 @@ class Access(Blocking[AsyncAccess]):
     revoke_credential = blocking(AsyncAccess.revoke_credential)
     principals = blocking(AsyncAccess.principals)
     credentials = blocking(AsyncAccess.credentials)
-    whoami = blocking(AsyncAccess.whoami)
 
 
 class Client(Blocking[AsyncClient]):
