@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from penstock.engine import Engine, memory
 from penstock.errors import StoreError
-from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
+from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ServerTls, ZeromqGate
 from penstock.settings import Settings, store_address
 from penstock.tcp import new_loop
 from penstock.terminal import LogLines, print_error
@@ -63,16 +63,17 @@ async def serve(settings: Settings, ready: Ready) -> None:
 def _gates(engine: Engine) -> list[Gate]:
     """The gates of the settings, in the order of the ready line."""
     settings = engine.settings
+    tls = ServerTls.of(settings)
     gates: list[ZeromqGate | MqGate | RemitsGate] = []
     if settings.res is not None:
         gates.append(ZeromqGate(engine, settings.res))
     if settings.res_legacy is not None:
         gates.append(ZeromqGate(engine, settings.res_legacy, legacy=True))
     if settings.mq is not None:
-        gates.append(MqGate(engine, settings.mq))
+        gates.append(MqGate(engine, settings.mq, tls))
     if settings.remits is not None:
-        gates.append(RemitsGate(engine, settings.remits))
-    return [*gates, HttpGate(engine, gates)]
+        gates.append(RemitsGate(engine, settings.remits, tls))
+    return [*gates, HttpGate(engine, gates, tls)]
 
 
 async def start(engine: Engine, gates: Sequence[Gate]) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from penstock.mq import Ending, MqClient, MqLimits, Reason
-from penstock.tcp import ReadHold
+from penstock.tcp import CloseReason, ReadHold
 from tests.mq.support import HOST, disconnect, memory_bytes, serving, until
 
 CERTIFICATE: Final = Path(__file__).parent / "test_only_key_and_certificate.pem"
@@ -154,9 +154,7 @@ async def test_a_tls_client_of_a_plain_server_is_a_protocol_error() -> None:
     async with serving() as served:
         with pytest.raises(OSError, match=r"."):
             await served.client(tls=of_client())
-        assert await served.ending() == Ending(
-            Reason.PROTOCOL_ERROR, False, "protocol error: there is no frame type 22"
-        )
+        assert await served.ending() == Ending(Reason.PROTOCOL_ERROR, False, CloseReason.NO_TLS)
 
 
 async def test_a_plain_client_of_a_tls_server_gets_no_message() -> None:

@@ -255,10 +255,14 @@ class Access:
         """
         return self._by(self._credential(token), ended) if self.is_closed else self.arrive(None, ended)
 
-    def for_one_request(self, token: str | None, fixed: str | None) -> Login:
-        """The sender of a request that comes alone, as over HTTP. Raises NotAuthenticated."""
-        if self.is_closed and token is not None:
-            fixed = self._credential(token).principal
+    def for_one_request(self, token: str | None, fixed: str | None, ids: Iterable[str] = ()) -> Login:
+        """The sender of a request that comes alone, as over HTTP, with a token or else one of the credentials.
+
+        Raises NotAuthenticated.
+        """
+        if self.is_closed:
+            credential = self._known_of(ids) if token is None else self._credential(token)
+            fixed = fixed if credential is None else credential.principal
         if not self.is_closed:
             return Login(ANONYMOUS, self.usage[ANONYMOUS.name])
         found = NOBODY if fixed is None else self.principal(fixed) or NOBODY
@@ -278,10 +282,14 @@ class Access:
 
     def by_credential(self, ids: Iterable[str], ended: Callable[[Login], None]) -> Login | None:
         """Of a verified certificate or key, by the ids that it may have here; None if it stands for no principal."""
+        found = self._known_of(ids)
+        return None if found is None else self._by(found, ended)
+
+    def _known_of(self, ids: Iterable[str]) -> Credential | None:
         for name in ids:
             found = self._known.credentials.get(name)
             if found is not None and (found.expires is None or found.expires > now_ticks()):
-                return self._by(found, ended)
+                return found
         return None
 
     def _by(self, credential: Credential, ended: Callable[[Login], None]) -> Login:

@@ -4,6 +4,7 @@ from penstock.gates.contract import Gate
 from penstock.gates.http import HttpGate
 from penstock.gates.mq import MqGate
 from penstock.gates.remits import RemitsGate
+from penstock.gates.tls import ServerTls
 from penstock.gates.zeromq import ZeromqGate
 
-__all__ = ["Gate", "HttpGate", "MqGate", "RemitsGate", "ZeromqGate"]
+__all__ = ["Gate", "HttpGate", "MqGate", "RemitsGate", "ServerTls", "ZeromqGate"]

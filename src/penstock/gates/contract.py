@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.engine import Engine
 from penstock.errors import CannotListen, NotLoopback
+from penstock.gates.tls import ServerTls
 from penstock.settings import Settings, host_and_port
 from penstock.tcp import CloseReason, TcpLimits, TcpServer, TcpSession, shown_peer
 
@@ -51,16 +52,20 @@ class Gate(Protocol):
 class TcpGate(TcpServer[S]):
     """A gate whose connections are TCP sessions."""
 
-    def __init__(self, name: str, limits: TcpLimits, engine: Engine, address: str) -> None:
+    def __init__(
+        self, name: str, limits: TcpLimits, engine: Engine, address: str, tls: ServerTls | None = None
+    ) -> None:
         super().__init__(name, limits)
         self.engine = engine
         self.address = address
+        self._server_tls = tls
 
     async def start(self) -> None:
+        tls = self._server_tls
         check_fixed(self.engine, self.name, self.address)
-        bound = await bound_socket(self.name, self.address, exposed(self.engine))
+        bound = await bound_socket(self.name, self.address, exposed(self.engine, is_encrypted=tls is not None))
         self.address = shown_address(bound)
-        await self.listen(bound)
+        await self.listen(bound, None if tls is None else tls.current)
 
     def opened(self, session: S) -> None:
         super().opened(session)
@@ -87,6 +92,7 @@ def limits_of(settings: Settings, gate: str, **others: int) -> TcpLimits:
         idle_ms_max=idle_ms_max,
         message_ms_max=min(idle_ms_max, usual.message_ms_max),
         stall_ms_max=min(idle_ms_max, usual.stall_ms_max),
+        handshake_ms_max=settings.tls_handshake_ms_max,
         **others,
     )
 

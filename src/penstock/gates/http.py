@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
@@ -41,10 +41,13 @@ from penstock.engine import Engine
 from penstock.engine.access import NEEDED, NOBODY, Login
 from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit, PenstockError
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
+from penstock.gates.tls import ServerTls, certificate_ids
 from penstock.model import Right
 from penstock.model.access import EVERYWHERE
 from penstock.settings import Settings, host_and_port
-from penstock.tcp import PeerLog, TcpServer, network_of, shown_peer
+from penstock.tcp import CloseReason, PeerLog, TcpServer, TlsLayer, network_of, shown_peer
+from penstock.tcp.server import QUIET
+from penstock.tcp.session import TLS_HELLO
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,12 @@ SECURITY_HEADERS: Final = {
 }
 """Added to every answer that has no header of the same name: a page with scripts sets its own policy."""
 
+PLAIN_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+    b"This port speaks TLS: use https instead of http.\n"
+)
+CERTIFICATE: Final = "certificate"
+"""In the state of a request: the ids of credentials that the certificate of its connection may have."""
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 AUTHORITY: Final = re.compile(r"(\[[^\[\]@/\s]+\]|[^\[\]:@/\s]+)(?::([0-9]{0,5}))?")
@@ -84,15 +93,17 @@ PORTS: Final = {"http": "80", "https": "443"}
 class HttpGate:
     name = "http"
 
-    def __init__(self, engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> None:
+    def __init__(self, engine: Engine, servers: Sequence[TcpServer[Any]] = (), tls: ServerTls | None = None) -> None:
         self._engine = engine
-        self._config = BoundedConfig(application(engine, servers), engine.settings)
+        self._tls = tls
+        self._config = BoundedConfig(application(engine, servers), engine.settings, tls)
         self._server = Server(self._config)
 
     async def start(self) -> None:
         settings = self._engine.settings
         check_fixed(self._engine, self.name, settings.http)
-        self._socket = await bound_socket(self.name, settings.http, exposed(self._engine))
+        is_encrypted = self._tls is not None
+        self._socket = await bound_socket(self.name, settings.http, exposed(self._engine, is_encrypted=is_encrypted))
         self.address = shown_address(self._socket)
         try:
             # Not Server.serve: that would take over the signals, which belong to the whole server.
@@ -121,13 +132,16 @@ class HttpGate:
 class BoundedConfig(Config):
     """uvicorn's settings, and ours for `BoundedProtocol`."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, tls: ServerTls | None = None) -> None:
+        self.tls = tls
+        self.handshake_s_max = settings.tls_handshake_ms_max / 1000
         self.connections_max = settings.http_connections_max
         self.connections_per_address_max = settings.http_connections_per_address_max
         self.peer_log = PeerLog(log, HttpGate.name)
         super().__init__(
             app,
-            http=BoundedProtocol,
+            # uvicorn calls it for each connection, and looks at nothing else of it.
+            http=BoundedProtocol if tls is None else cast("type[asyncio.Protocol]", _secured_protocol),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -163,7 +177,8 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind and kind.lower() != "bearer":
             raise NotAuthenticated(f"authorization {kind[:SHOWN_CHARACTERS_MAX]} is not known here; send Bearer TOKEN")
-        login = engine.access.for_one_request(token.strip() if kind else None, engine.settings.http_as)
+        shown: Sequence[str] = request.scope.get("state", {}).get(CERTIFICATE, ())
+        login = engine.access.for_one_request(token.strip() if kind else None, engine.settings.http_as, shown)
         if (refusal := login.admit(0)) is not None:
             raise refusal
         return login
@@ -307,13 +322,29 @@ class BoundedProtocol(H11Protocol):
         # Before the first request there is no cycle, whatever uvicorn's annotation says.
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
 
+    # -- TLS
+
+    def secured(self) -> None:
+        """The handshake is done: every request of this connection comes with its certificate."""
+        self._give_time()
+        ids = certificate_ids(self.transport.get_extra_info("ssl_object"))
+        if ids:
+            self.app_state = {**self.app_state, CERTIFICATE: ids}
+
+    def unsecured(self, why: CloseReason, detail: str = "") -> None:
+        if why not in QUIET:
+            self._log("ended the connection of", f"{why}: {detail}" if detail else why)
+
     def on_response_complete(self) -> None:
         self._give_time()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer 400, unless an answer is half sent, and close."""
-        self._log("ended the connection of", "what came was no HTTP")
+        came, _ = self.conn.trailing_data
+        self._log(
+            "ended the connection of", CloseReason.NO_TLS if came.startswith(TLS_HELLO) else "what came was no HTTP"
+        )
         if not (self._is_answering and self.cycle.response_started):
             head = {**SECURITY_HEADERS, "content-type": "text/plain", "content-length": len(msg), "connection": "close"}
             lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
@@ -331,6 +362,9 @@ class BoundedProtocol(H11Protocol):
         self.since = self.loop.time()
         if self._alarm is not None:
             self._alarm.cancel()
+        if getattr(self.transport, "is_shaking_hands", False):
+            self._alarm = self.loop.call_later(self.bounds.handshake_s_max, self.abandon, CloseReason.HANDSHAKE_SLOW)
+            return
         # Not a warning: browsers open connections in advance and may not use them.
         why = f"no answer was complete within {REQUEST_S_MAX:g} s"
         self._alarm = self.loop.call_later(REQUEST_S_MAX, self.abandon, why, logging.INFO)
@@ -345,6 +379,11 @@ class BoundedProtocol(H11Protocol):
         if not self._is_logged:
             self._is_logged = True
             self.bounds.peer_log.write(level, self.network, "http %s %s: %s", what, self.peer, why)
+
+
+def _secured_protocol(*, config: BoundedConfig, **others: Any) -> TlsLayer:
+    assert config.tls is not None
+    return TlsLayer(BoundedProtocol(config, **others), config.tls.current(), PLAIN_ANSWER)
 
 
 # --- protection against pages in browsers -------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES
 from penstock.gates.contract import TcpGate
 from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
+from penstock.gates.tls import ServerTls, certificate_ids
 from penstock.mq import Ending, FrameTooLong, Message, MqLimits, MqSession
 from penstock.mq.session import Handlers
 from penstock.settings import Settings
@@ -19,9 +20,9 @@ from penstock.wire.res01.messages import Framed, decode_framed
 
 
 class MqGate(TcpGate[MqSession]):
-    def __init__(self, engine: Engine, address: str) -> None:
+    def __init__(self, engine: Engine, address: str, tls: ServerTls | None = None) -> None:
         self._mq_limits = limits_of(engine.settings)
-        super().__init__("mq", self._mq_limits, engine, address)
+        super().__init__("mq", self._mq_limits, engine, address, tls)
         self._handlers = Handlers(
             self._received,
             connect=self._connected,
@@ -35,6 +36,7 @@ class MqGate(TcpGate[MqSession]):
 
     def _connected(self, session: MqSession) -> None:
         session.data = Pipeline(self.engine, session, self.name, partial(self._send, session))
+        session.data.logins.secured(certificate_ids(session.tls))
 
     def _received(self, session: MqSession, message: Message) -> None:
         if self.is_accepting:
@@ -69,6 +71,7 @@ def limits_of(settings: Settings) -> MqLimits:
         idle_ms_max=settings.mq_idle_ms_max,
         message_ms_max=settings.mq_idle_ms_max,
         stall_ms_max=settings.mq_idle_ms_max,
+        handshake_ms_max=settings.tls_handshake_ms_max,
         message_bytes_max=settings.mq_message_bytes_max,
         unsent_bytes_max=settings.mq_unsent_bytes_max,
         unread_ms_max=UNREAD_MS_MAX,

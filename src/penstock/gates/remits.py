@@ -15,6 +15,7 @@ from penstock.engine.engine import FIELD_BYTES, Budget
 from penstock.errors import PenstockError, Unexpected, drop_traceback
 from penstock.gates.contract import TcpGate, limits_of
 from penstock.gates.logins import Logins
+from penstock.gates.tls import ServerTls, certificate_ids
 from penstock.model import AddMessages, Authenticate, ListIterators, ListLogs, NextItems, Reply, Request, ShowLog
 from penstock.tcp import CloseReason, ReadHold, TcpSession
 from penstock.wire.codes import RemitsCode
@@ -39,8 +40,8 @@ READS: Final = (ListIterators, ListLogs, NextItems, ShowLog)
 
 
 class RemitsGate(TcpGate["_Session"]):
-    def __init__(self, engine: Engine, address: str) -> None:
-        super().__init__("remits", limits_of(engine.settings, "remits"), engine, address)
+    def __init__(self, engine: Engine, address: str, tls: ServerTls | None = None) -> None:
+        super().__init__("remits", limits_of(engine.settings, "remits"), engine, address, tls)
 
     def new_session(self) -> "_Session":
         return _Session(self)
@@ -145,6 +146,9 @@ class _Session(TcpSession):
         self._is_leaving = False
 
     # -- requests
+
+    def opened(self) -> None:
+        self.logins.secured(certificate_ids(self.tls))
 
     def received(self, data: bytes) -> int:
         """Read requests, until the server stops."""

@@ -70,6 +70,10 @@ REASONS: Final[dict[str, Reason]] = {
     CloseReason.KICKED: Reason.SERVER_CLOSING,
     CloseReason.REVOKED: Reason.AUTHORIZATION_FAILURE,
     CloseReason.UNAUTHENTICATED: Reason.AUTHENTICATION_FAILURE,
+    CloseReason.PLAIN: Reason.PROTOCOL_ERROR,
+    CloseReason.NO_TLS: Reason.PROTOCOL_ERROR,
+    CloseReason.HANDSHAKE: Reason.PROTOCOL_ERROR,
+    CloseReason.HANDSHAKE_SLOW: Reason.TIME_OUT,
 }
 """The reasons that this end sends for its own endings."""
 
@@ -352,7 +356,7 @@ class MqServer(TcpServer[MqSession]):
         family, _, _, _, place = found[0]
         bound = socket.create_server(place[:2], family=family, reuse_port=False)
         self.address = shown_peer(bound.getsockname())
-        await self.listen(bound, tls)
+        await self.listen(bound, None if tls is None else lambda: tls)
 
     @property
     def port(self) -> int:

@@ -243,6 +243,14 @@ class Settings:
     access_file: Path | None = setting(
         None, directory, "file with the principals, in TOML; without it they are in the store"
     )
+    tls_cert: Path | None = setting(
+        None, directory, "certificate of the MQ, Remits and HTTP gates, with its chain, in PEM; with tls_key: TLS only"
+    )
+    tls_key: Path | None = setting(None, directory, "private key of tls_cert, in PEM, without a password")
+    tls_client_ca: Path | None = setting(
+        None, directory, "certificates, in PEM, of the authorities whose client certificates are accepted"
+    )
+    tls_handshake_ms_max: int = setting(10_000, count(1), "how long the TLS handshake of a connection may take")
     allow_plaintext: bool = setting(False, switch, "let gates listen beyond loopback without TLS or CURVE")
     allow_anonymous: bool = setting(
         False, switch, "let gates listen beyond loopback although every client may do everything"

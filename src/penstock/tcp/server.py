@@ -15,6 +15,7 @@ from itertools import count
 from typing import Final, Generic, TypeVar
 
 from penstock.tcp.session import CloseReason, ReadHold, SessionInfo, TcpLimits, TcpSession
+from penstock.tcp.tls import TlsLayer
 
 log = logging.getLogger(__name__)
 # A program that uses the library and sets up no logging does not find these lines on its standard error.
@@ -42,6 +43,7 @@ LIMITS: Final[dict[str, str]] = {
     CloseReason.HOARDED: "pending_bytes_total_max",
     CloseReason.REFUSED: "connections_max",
     CloseReason.CROWDED: "connections_per_address_max",
+    CloseReason.HANDSHAKE_SLOW: "handshake_ms_max",
 }
 """The limit that caused an ending, for the log."""
 MILD: Final = frozenset({CloseReason.IDLE, CloseReason.KICKED, CloseReason.REVOKED})
@@ -142,16 +144,20 @@ class TcpServer(ABC, Generic[S]):
 
     # -- listening
 
-    async def listen(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Accept connections from a bound socket. `stop` closes it."""
+    async def listen(self, bound: socket.socket, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """Accept connections from a bound socket. `stop` closes it. `tls` gives the context of each new connection."""
         loop = asyncio.get_running_loop()
+        self._tls = tls
+        new: Callable[[], asyncio.Protocol] = self.new_session
+        if tls is not None:
+
+            def new() -> TlsLayer:
+                return TlsLayer(self.new_session(), tls())
+
         if bound.family == socket.AF_UNIX:
-            self._server = await loop.create_unix_server(self.new_session, sock=bound, backlog=BACKLOG_MAX)
+            self._server = await loop.create_unix_server(new, sock=bound, backlog=BACKLOG_MAX)
         else:
-            timeout_s = self.limits.idle_ms_max / 1000 if tls else None
-            self._server = await loop.create_server(
-                self.new_session, sock=bound, backlog=BACKLOG_MAX, ssl=tls, ssl_handshake_timeout=timeout_s
-            )
+            self._server = await loop.create_server(new, sock=bound, backlog=BACKLOG_MAX)
         self._watch = loop.create_task(self._check_sessions())
 
     def refuse(self) -> None:
@@ -250,6 +256,8 @@ class TcpServer(ABC, Generic[S]):
             return
         limit = LIMITS.get(why)
         about = f"{why} ({limit} is {getattr(self.limits, limit)})" if limit else why
+        if session.detail:
+            about = f"{about}: {session.detail}"
         who = f"{session.id} of {session.peer} was ended" if session.id else f"{self.name} refused {session.peer}"
         if why == CloseReason.KICKED:
             # No peer can cause this one.
@@ -260,11 +268,14 @@ class TcpServer(ABC, Generic[S]):
 
     async def _check_sessions(self) -> None:
         limits = self.limits
-        shortest_s = min(limits.idle_ms_max, limits.message_ms_max, limits.stall_ms_max) / 1000
+        shortest_s = min(limits.idle_ms_max, limits.message_ms_max, limits.stall_ms_max, limits.handshake_ms_max) / 1000
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(CHECK_S_MAX, shortest_s / 4))
             now = loop.time()
             self._peer_log.tick()
+            if self._tls is not None:
+                # A certificate that has changed is read without waiting for a connection.
+                self._tls()
             for session in list(self._sessions.values()):
                 session.check(now)

@@ -6,6 +6,7 @@ for too long. The side that ends a connection sends the reason, and then reads u
 
 import asyncio
 import socket
+import ssl
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ _CREDENTIALS: Final = Struct("3i")
 """Process, user and group at the other end of a local socket."""
 IPV6_PREFIX: Final = 64
 """The first bits of an IPv6 address that a network gives to one customer, who chooses the rest at will."""
+TLS_HELLO: Final = b"\x16\x03"
+"""How a client begins that speaks TLS."""
+NO_TLS_ANSWER: Final = b"This port does not speak TLS.\r\n"
+"""Makes such a client say that the version is wrong, and not only that the connection has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class TcpLimits:
     """When more than this waits for all peers together, the server cuts off the one with the most."""
     pending_bytes_total_max: int = 256 << 20
     """When the unfinished messages of all peers have more than this, the server cuts off the one with the most."""
+    handshake_ms_max: int = 10_000
+    """How long a TLS handshake may take."""
     linger_ms_max: int = 1000
     """How long an ended connection stays open for the peer to take the rest."""
 
@@ -81,6 +88,10 @@ class CloseReason(StrEnum):
     KICKED = "an operator cut it off"
     REVOKED = "its principal was revoked or changed, or its credential has expired"
     UNAUTHENTICATED = "it showed too many wrong tokens"
+    PLAIN = "it spoke plain text to a port that speaks TLS: it has to connect with ?tls"
+    NO_TLS = "it speaks TLS and this port does not: give the server tls_cert and tls_key, or connect without ?tls"
+    HANDSHAKE = "the TLS handshake failed"
+    HANDSHAKE_SLOW = "the TLS handshake took too long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +139,8 @@ class TcpSession(asyncio.Protocol):
         self.bytes_received = 0
         self.ended: str | None = None
         """Why it ended or is ending; None while it is open."""
+        self.detail = ""
+        """More about its end, for the log."""
         self.is_closed_by_user = False
         """Whether the program itself has closed it; such an ending is not logged."""
         self.pending_bytes = 0
@@ -153,6 +166,17 @@ class TcpSession(asyncio.Protocol):
 
     def opened(self) -> None:
         """The connection has begun."""
+
+    @property
+    def is_shaking_hands(self) -> bool:
+        """Whether it waits for the end of a TLS handshake."""
+        return getattr(self._transport, "is_shaking_hands", False)
+
+    @property
+    def tls(self) -> ssl.SSLObject | None:
+        """What is known of the peer by its TLS."""
+        found: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        return found
 
     def received(self, data: bytes) -> int:
         """Handle bytes; how many bytes of an unfinished message there are."""
@@ -303,6 +327,9 @@ class TcpSession(asyncio.Protocol):
         limits = self._limits
         if self.ended is not None:
             return
+        if self.is_shaking_hands and now - self._opened > limits.handshake_ms_max / 1000:
+            self.cut(CloseReason.HANDSHAKE_SLOW)
+            return
         self._check_unsent(now)
         if self._holds or self.ended is not None:
             return
@@ -349,11 +376,24 @@ class TcpSession(asyncio.Protocol):
         self.peer, self.network = peer_of(transport)
         if self._registry is not None:
             self._registry.opened(self)
-        if self.ended is None:
+        if self.ended is None and not self.is_shaking_hands:
             self.opened()
+
+    def secured(self) -> None:
+        """The TLS handshake is done."""
+        if self.ended is None:
+            self._last_seen = self._loop.time()
+            self.opened()
+
+    def unsecured(self, why: CloseReason, detail: str = "") -> None:
+        """There was no TLS handshake. The connection closes."""
+        self.ended, self.detail = self.ended or why, detail
 
     def data_received(self, data: bytes) -> None:
         """Count bytes and pass them on. Bytes after the end are dropped."""
+        if not self.bytes_received and data.startswith(TLS_HELLO) and self._registry is not None:
+            self._out.append(NO_TLS_ANSWER)
+            self.end(CloseReason.NO_TLS)
         self.bytes_received += len(data)
         if self.ended is not None:
             return
@@ -377,7 +417,7 @@ class TcpSession(asyncio.Protocol):
         self.flush()
         if self.ended is not None:
             return False
-        # TLS has no half-closed connections.
+        # The loop's TLS, which clients use, has no half-closed connections.
         if self._transport.can_write_eof():
             if self.has_due():
                 return True

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 from penstock.client.sync import Portal
 from penstock.engine import Engine
@@ -25,7 +26,7 @@ from penstock.engine.engine import Abandon, AnyEncoder
 from penstock.engine.metrics import PoolCounts
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
-from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ZeromqGate
+from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ServerTls, ZeromqGate
 from penstock.model import Principal, Reply, Request
 from penstock.server import start, stop
 from penstock.settings import Settings, load
@@ -117,15 +118,16 @@ class Running:
 
     def __init__(self, data: Path, settings: Settings) -> None:
         self.engine = ThreadedEngine(store_url(data), settings)
-        self.mq = MqGate(self.engine, settings.mq or ANY_PORT)
-        self.remits = RemitsGate(self.engine, settings.remits or ANY_PORT)
+        self._tls = ServerTls.of(settings)
+        self.mq = MqGate(self.engine, settings.mq or ANY_PORT, self._tls)
+        self.remits = RemitsGate(self.engine, settings.remits or ANY_PORT, self._tls)
         self.res = ZeromqGate(self.engine, settings.res or f"tcp://{ANY_PORT}")
         self.http: HttpGate | None = None
 
     async def serve_http(self) -> str:
         """Start serving health and metrics, only when needed: this gate takes longest to stop. Returns its address."""
         if self.http is None:
-            gate = HttpGate(self.engine, [self.mq, self.remits, self.res])
+            gate = HttpGate(self.engine, [self.mq, self.remits, self.res], self._tls)
             await gate.start()
             self.http = gate
         return self.http.address
@@ -169,7 +171,11 @@ class Server:
     @property
     def url(self) -> str:
         """For `penstock.connect`: over TCP."""
-        return f"penstock://{self._settings.mq}"
+        return f"penstock://{self._settings.mq}{self._tls}"
+
+    @property
+    def _tls(self) -> str:
+        return "" if self._settings.tls_cert is None else f"?tls&tls_ca={quote(str(self._settings.tls_cert))}"
 
     @property
     def zmq_url(self) -> str:
@@ -188,7 +194,7 @@ class Server:
             raise Closed("this server")
         address = self._portal.run(self._running.serve_http())
         self._settings = replace(self._settings, http=address)
-        return f"http://{address}"
+        return f"http{'s' if self._tls else ''}://{address}"
 
     # -- its life
 
