@@ -433,6 +433,14 @@ class CannotConnect(PenstockError):
     reason: str
 
 
+class TlsFailed(PenstockError):
+    """No encrypted connection, for a reason that stays; the request was not carried out."""
+
+    _sentence = "no TLS connection to {url}: {reason}"
+    url: str
+    reason: str
+
+
 class ConnectionLost(PenstockError):
     _sentence = (
         "the connection to {url} was lost before the answer came ({reason}); "

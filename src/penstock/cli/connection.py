@@ -76,11 +76,13 @@ def named_address(url: str | None, data: str | None, store: str | None, config: 
 
 
 def default_url() -> str:
-    address = load({}, os.environ).mq or str(TABLE["mq"].default)
+    settings = load({}, os.environ)
+    address = settings.mq or str(TABLE["mq"].default)
     host, _, port = address.rpartition(":")
     if port == "0":
         refuse(f"mq = {address!r} means any free port: name the server with --url penstock://HOST:PORT")
-    return f"penstock://{'127.0.0.1' if host in EVERYWHERE else host}:{port}"
+    tls = "" if settings.tls_cert is None else "?tls"
+    return f"penstock://{'127.0.0.1' if host in EVERYWHERE else host}:{port}{tls}"
 
 
 def with_store(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,6 +8,7 @@ together, so that bytes of a message may be missing, the connection ends.
 """
 
 import os
+import ssl
 import threading
 import weakref
 from contextlib import suppress
@@ -15,7 +16,16 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final
 
-from penstock.client.stream import Stream
+from penstock.client.stream import Stream, TlsStream
+from penstock.client.tls import (
+    HANDSHAKE_ERRORS,
+    LOOK_S_MAX,
+    TlsOptions,
+    alert_error,
+    handshake_error,
+    lenient,
+    needs_another_look,
+)
 from penstock.client.tokens import TokenRequest
 from penstock.client.transport import (
     CONNECT_S_MAX,
@@ -28,7 +38,7 @@ from penstock.client.transport import (
     split_answer,
     unsent_error,
 )
-from penstock.errors import CannotConnect, ClientClosed, InvalidRequest, LimitExceeded, PenstockError
+from penstock.errors import CannotConnect, ClientClosed, InvalidRequest, LimitExceeded, PenstockError, TlsFailed
 from penstock.interrupts import NOTICE_S_MAX
 from penstock.model import Authenticate, Reply, Request
 from penstock.mq import Ending, Reason
@@ -105,6 +115,7 @@ class BlockingLink:
         self._cannot_send = False
         self._ending: Ending | None = None
         self._mistake: str | None = None
+        self._refused: TlsFailed | None = None
         self._over = threading.Event()
         self._has_sent = True
         self._last_seen = self._moved = monotonic()
@@ -295,7 +306,8 @@ class BlockingLink:
         parser = self._parser
         try:
             data = self._stream.receive()
-        except OSError:
+        except OSError as error:
+            self._refused = alert_error(self.url, error)
             self._end(Reason.SOCKET_ERROR, CloseReason.LOST)
             return
         if data:
@@ -341,7 +353,7 @@ class BlockingLink:
                 self._stream.close()
 
     def _ended(self) -> PenstockError:
-        return ending_error(self.url, self._ending, self._mistake)
+        return self._refused or ending_error(self.url, self._ending, self._mistake)
 
     def tend(self) -> None:
         """Ping a server that hears nothing for a while, and notice one that is silent, takes nothing, or is gone."""
@@ -371,11 +383,14 @@ def _keep(of: "weakref.ref[BlockingLink]", over: threading.Event) -> None:
 class BlockingTransport(Channel):
     """Has a connection, or makes one. Nothing in it suspends. A forked child cannot use it."""
 
-    def __init__(self, url: str, host: str, port: int, token: TokenRequest | None = None) -> None:
+    def __init__(
+        self, url: str, host: str, port: int, token: TokenRequest | None = None, tls: TlsOptions | None = None
+    ) -> None:
         self.url = url
         self.token = token
         self._host = host
         self._port = port
+        self._tls = tls
         self._link: BlockingLink | None = None
         self._arriving: BlockingLink | None = None
         """A connection that waits for the answer to its token."""
@@ -468,7 +483,7 @@ class BlockingTransport(Channel):
     def _attempt(self, until: float) -> BlockingLink:
         token = None if self.token is None else self.token()
         try:
-            link = BlockingLink(self.url, Stream.connect(self._host, self._port, until, self._closing.is_set))
+            link = BlockingLink(self.url, self._stream(until))
             if token is not None:
                 self._authenticate(link, token, until)
             return link
@@ -491,3 +506,26 @@ class BlockingTransport(Channel):
             raise
         finally:
             self._arriving = None
+
+    def _stream(self, until: float) -> Stream:
+        host, port, is_cancelled = self._host, self._port, self._closing.is_set
+        if self._tls is None:
+            return Stream.connect(host, port, until, is_cancelled)
+        # Files may be renewed between two connections.
+        context = self._tls.context(self.url)
+        try:
+            return TlsStream.secure(host, port, context, until, is_cancelled)
+        except HANDSHAKE_ERRORS as error:
+            seen = self._look(lenient(context), until) if needs_another_look(error) else None
+            raise handshake_error(self.url, host, port, error, seen) from None
+
+    def _look(self, context: ssl.SSLContext, until: float) -> Any:
+        """The certificate of the server, if it is but for its name and time what it should be."""
+        with suppress(OSError):
+            until = min(until, monotonic() + LOOK_S_MAX)
+            stream = TlsStream.secure(self._host, self._port, context, until, self._closing.is_set)
+            try:
+                return stream.certificate
+            finally:
+                stream.close()
+        return None

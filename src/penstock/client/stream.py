@@ -4,6 +4,7 @@ import errno
 import os
 import select
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,6 +17,8 @@ from penstock.interrupts import NOTICE_S_MAX
 
 RECEIVED_BYTES_MAX: Final = 1 << 16
 """Bytes that are read at once."""
+RECORD_BYTES_MAX: Final = 1 << 14
+"""Plain bytes of one TLS record."""
 
 
 class Stream:
@@ -34,23 +37,7 @@ class Stream:
 
         One that does not answer takes no more than its share of the time.
         """
-        error: OSError | None = None
-        addresses = _addresses(host, port, until, is_cancelled)
-        for number, (family, kind, protocol, _, address) in enumerate(addresses):
-            now = monotonic()
-            share = (until - now) / (len(addresses) - number)
-            candidate: socket.socket | None = None
-            try:
-                candidate = socket.socket(family, kind, protocol)
-                _connect(candidate, address, now + share, is_cancelled)
-                return cls(candidate)
-            except BaseException as failed:
-                if candidate is not None:
-                    candidate.close()
-                if not isinstance(failed, OSError):
-                    raise
-                error = failed
-        raise error or OSError("its host has no address")
+        return cls(_connected(host, port, until, is_cancelled))
 
     def send(self, data: bytes | memoryview) -> int:
         """How many bytes the system has taken. Raises OSError."""
@@ -92,6 +79,81 @@ class Stream:
         self._socket.close()
 
 
+class TlsStream(Stream):
+    """The same over TLS."""
+
+    _socket: ssl.SSLSocket
+
+    def __init__(self, secured: ssl.SSLSocket) -> None:
+        super().__init__(secured)
+        # One thread may read while another one sends, and OpenSSL takes one at a time.
+        self._turn = threading.RLock()
+
+    @classmethod
+    def secure(
+        cls, host: str, port: int, context: ssl.SSLContext, until: float, is_cancelled: Callable[[], bool]
+    ) -> Self:
+        """Connect as `connect` does, and shake hands. Raises OSError, TimeoutError at a time."""
+        connected = _connected(host, port, until, is_cancelled)
+        try:
+            secured = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
+        except BaseException:
+            connected.close()
+            raise
+        try:
+            while True:
+                try:
+                    secured.do_handshake()
+                except ssl.SSLWantReadError:
+                    _is_ready(secured, select.POLLIN, _slice(until, is_cancelled))
+                except ssl.SSLWantWriteError:
+                    _is_ready(secured, select.POLLOUT, _slice(until, is_cancelled))
+                else:
+                    return cls(secured)
+        except BaseException:
+            secured.close()
+            raise
+
+    @property
+    def certificate(self) -> Any:
+        """What Python knows of the server's certificate."""
+        return self._socket.getpeercert()
+
+    def send(self, data: bytes | memoryview) -> int:
+        sent, size = 0, len(data)
+        with self._turn, memoryview(data) as view, suppress(ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            # OpenSSL takes one record at a time.
+            while sent < size:
+                sent += self._socket.send(view[sent:])
+        return sent
+
+    def receive(self) -> bytes | None:
+        pieces: list[bytes] = []
+        missing = RECEIVED_BYTES_MAX
+        with self._turn:
+            # OpenSSL reads one record at a time, and not more than it: the next one is still in the socket, where
+            # `wait` sees it. After a full one there are more, most likely.
+            while missing > 0 and (not pieces or len(pieces[-1]) == RECORD_BYTES_MAX):
+                try:
+                    pieces.append(self._socket.recv(missing))
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    break
+                except OSError:
+                    # What came before the end counts. The next call finds the end again.
+                    if not pieces:
+                        raise
+                    break
+                missing -= len(pieces[-1])
+        return b"".join(pieces) if pieces else None
+
+    def finish(self) -> None:
+        with self._turn, suppress(OSError):
+            with suppress(ssl.SSLError):
+                self._socket.unwrap()
+            # That of `ssl.SSLSocket` forgets its TLS, and what still comes would be read as plain text.
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
+
+
 def _is_ready(waited_for: socket.socket, events: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(waited_for, events)
@@ -126,6 +188,26 @@ def _addresses(host: str, port: int, until: float, is_cancelled: Callable[[], bo
             return found.result(_slice(until, is_cancelled))
         _slice(until, is_cancelled)
     return found.result()
+
+
+def _connected(host: str, port: int, until: float, is_cancelled: Callable[[], bool]) -> socket.socket:
+    error: OSError | None = None
+    addresses = _addresses(host, port, until, is_cancelled)
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
+        now = monotonic()
+        share = (until - now) / (len(addresses) - number)
+        candidate: socket.socket | None = None
+        try:
+            candidate = socket.socket(family, kind, protocol)
+            _connect(candidate, address, now + share, is_cancelled)
+            return candidate
+        except BaseException as failed:
+            if candidate is not None:
+                candidate.close()
+            if not isinstance(failed, OSError):
+                raise
+            error = failed
+    raise error or OSError("its host has no address")
 
 
 def _connect(candidate: socket.socket, address: Any, until: float, is_cancelled: Callable[[], bool]) -> None:

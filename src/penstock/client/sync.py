@@ -376,7 +376,7 @@ class Client(Blocking[AsyncClient]):
         self._process = os.getpid()
         transport = transport_to(url, token)
         if isinstance(transport, MqTransport):
-            channel = BlockingTransport(url, transport.host, transport.port, transport.token)
+            channel = BlockingTransport(url, transport.host, transport.port, transport.token, transport.tls)
             super().__init__(Direct(), AsyncClient._over(channel, timeout=timeout, retries=retries))
         else:
             super().__init__(Portal(), self._make_looped())

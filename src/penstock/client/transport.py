@@ -6,15 +6,28 @@ The MQ gate's transport is here. Those of ZeroMQ and of an engine in process (`z
 """
 
 import asyncio
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from math import inf
 from struct import error as struct_error
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from penstock import __version__
+from penstock.client.tls import (
+    HANDSHAKE_ERRORS,
+    LOOK_S_MAX,
+    TlsOptions,
+    alert_error,
+    handshake_error,
+    lenient,
+    needs_another_look,
+    plain_error,
+    tls_options,
+)
 from penstock.client.tokens import Token, TokenRequest, token_request
 from penstock.errors import (
     AnswerMalformed,
@@ -30,7 +43,7 @@ from penstock.errors import (
 from penstock.model import Reply, Request
 from penstock.mq import Ending, FrameTooLong, Message, MqClient, MqLimits, MqSession, Reason
 from penstock.wire.codes import Res01Code
-from penstock.wire.mqframe import encode
+from penstock.wire.mqframe import SPEAKS_TLS, encode
 from penstock.wire.res01.commands import VERSION, Hello
 from penstock.wire.res01.dialects import OWN_TAG, Frames
 from penstock.wire.res01.messages import (
@@ -57,6 +70,7 @@ LIMITS: Final = MqLimits(message_bytes_max=1 << 30, unsent_bytes_max=1 << 30)
 """Pages may be large, and many threads may send large commits at once."""
 MQ_PORT: Final = 8472
 RES_PORT: Final = 8471
+TOKENS: Final = "a token is passed as token=… or in PENSTOCK_TOKEN"
 HELLO: Final = Hello(VERSION, f"penstock {__version__}")
 """The first request of every connection."""
 WAYS: Final = "use penstock://HOST:PORT, zmq+tcp://HOST:PORT, sqlite:///DIR or postgresql://…"
@@ -297,7 +311,7 @@ class NetworkTransport(Transport):
 
     @abstractmethod
     async def connect(self) -> Link:
-        """A new connection. Raises OSError or CannotConnect."""
+        """A new connection. Raises OSError, CannotConnect or TlsFailed."""
 
     def is_ready(self) -> bool:
         link = self._link
@@ -456,6 +470,8 @@ def ending_error(url: str, ending: Ending | None, mistake: str | None) -> Pensto
         return ConnectionLost(url, "the client was closed")
     if ending.reason is Reason.CONNECTION_REFUSED:
         return CannotConnect(url, f"{ending}: it has too many connections, or too many from this address")
+    if ending.why.endswith(SPEAKS_TLS):
+        return plain_error(url)
     if ending.reason is not Reason.PROTOCOL_ERROR:
         return ConnectionLost(url, str(ending))
     if not ending.by_peer:
@@ -469,12 +485,35 @@ def unsent_error(ended: PenstockError) -> PenstockError:
 
 
 class MqTransport(NetworkTransport):
+    def __init__(
+        self, url: str, host: str, port: int, token: TokenRequest | None = None, tls: TlsOptions | None = None
+    ) -> None:
+        super().__init__(url, host, port, token)
+        self.tls = tls
+
     async def connect(self) -> Link:
         link = MqLink(self)
-        link.session = await MqClient.connect(
-            self.host, self.port, on_message=link.received, on_close=link.lost, limits=LIMITS
-        )
+        if self.tls is None:
+            await link.open(None)
+            return link
+        # Files may be renewed between two connections.
+        context = self.tls.context(self.url)
+        try:
+            await link.open(context)
+        except HANDSHAKE_ERRORS as error:
+            seen = await self._look(lenient(context)) if needs_another_look(error) else None
+            raise handshake_error(self.url, self.host, self.port, error, seen) from None
         return link
+
+    async def _look(self, context: ssl.SSLContext) -> dict[str, Any] | None:
+        """The certificate of the server, if it is but for its name and time what it should be."""
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(LOOK_S_MAX):
+                _, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
+            found: dict[str, Any] | None = writer.get_extra_info("peercert")
+            writer.transport.abort()
+            return found
+        return None
 
 
 class MqLink(Link):
@@ -484,6 +523,12 @@ class MqLink(Link):
         super().__init__(transport.url)
         self._transport = transport
         self._mistake: str | None = None
+
+    async def open(self, tls: ssl.SSLContext | None) -> None:
+        host, port = self._transport.host, self._transport.port
+        self.session = await MqClient.connect(
+            host, port, on_message=self.received, on_close=self.lost, limits=LIMITS, tls=tls
+        )
 
     @property
     def is_open(self) -> bool:
@@ -519,7 +564,9 @@ class MqLink(Link):
         self._transport.gone(self)
 
     def ended(self) -> PenstockError:
-        return ending_error(self.url, self.session.ending, self._mistake)
+        failure = self.session.failure
+        refused = None if failure is None else alert_error(self.url, failure)
+        return refused or ending_error(self.url, self.session.ending, self._mistake)
 
 
 # --- URLs -------------------------------------------------------------------------------------------------------
@@ -547,10 +594,16 @@ def transport_to(url: str, token: Token | None = None) -> Transport:
         raise BadUrl(url, WAYS)
     if not parts.hostname:
         raise BadUrl(url, f"it names no host; {WAYS}")
-    if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
-        # What is there may be a token: errors do not show it.
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        raise BadUrl(shown, "it has more than a host and a port; a token is passed as token=… or in PENSTOCK_TOKEN")
+    # What is there may be a token: errors do not show it.
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    if parts.path.strip("/") or parts.fragment or parts.username is not None:
+        raise BadUrl(shown, f"it has more than a host, a port and parameters; {TOKENS}")
+    try:
+        tls = tls_options(parts.query)
+    except ValueError as error:
+        raise BadUrl(shown, f"{error}; {TOKENS}") from None
+    if tls is not None and parts.scheme != "penstock":
+        raise BadUrl(shown, "only penstock:// has TLS")
     try:
         # The resolver would fail in the same way, with an error that does not name the address.
         parts.hostname.encode("idna")
@@ -559,7 +612,8 @@ def transport_to(url: str, token: Token | None = None) -> Transport:
     if port == 0:
         raise BadUrl(url, "port 0 cannot be connected to")
     if parts.scheme == "penstock":
-        return MqTransport(url, parts.hostname, MQ_PORT if port is None else port, token_request(token))
+        port = MQ_PORT if port is None else port
+        return MqTransport(url, parts.hostname, port, token_request(token), tls)
     from penstock.client.zeromq import ZeromqTransport  # noqa: PLC0415
 
     return ZeromqTransport(url, parts.hostname, RES_PORT if port is None else port, token_request(token))

@@ -88,8 +88,8 @@ class CloseReason(StrEnum):
     KICKED = "an operator cut it off"
     REVOKED = "its principal was revoked or changed, or its credential has expired"
     UNAUTHENTICATED = "it showed too many wrong tokens"
-    PLAIN = "it spoke plain text to a port that speaks TLS: it has to connect with ?tls"
-    NO_TLS = "it speaks TLS and this port does not: give the server tls_cert and tls_key, or connect without ?tls"
+    PLAIN = "it spoke plain text to a port that speaks TLS: it has to use ?tls, or https"
+    NO_TLS = "it speaks TLS and this port does not: give the server tls_cert and tls_key, or connect without TLS"
     HANDSHAKE = "the TLS handshake failed"
     HANDSHAKE_SLOW = "the TLS handshake took too long"
 
@@ -139,6 +139,8 @@ class TcpSession(asyncio.Protocol):
         self.bytes_received = 0
         self.ended: str | None = None
         """Why it ended or is ending; None while it is open."""
+        self.failure: ssl.SSLError | None = None
+        """What was wrong with its TLS, if that ended it."""
         self.detail = ""
         """More about its end, for the log."""
         self.is_closed_by_user = False
@@ -436,7 +438,9 @@ class TcpSession(asyncio.Protocol):
         self._room.set()
         self.release(ReadHold.UNSENT)
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
+        # Other errors have tracebacks that refer to this session, and say nothing that is needed.
+        self.failure = error if isinstance(error, ssl.SSLError) else None
         self.ended = self.ended or CloseReason.LOST
         self._gone.set()
         self._room.set()

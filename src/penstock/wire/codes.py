@@ -118,6 +118,7 @@ ERROR_CODES: Final[dict[type[errors.PenstockError], tuple[Res01Code, RemitsCode]
     errors.SubscriptionMoved: (_R.STORAGE, _M.InternalError),
     errors.SubscriptionNotFound: (_R.STORAGE, _M.InternalError),
     errors.TimedOut: (_R.READER_TIMEOUT, _M.ServerBusy),
+    errors.TlsFailed: (_R.UNEXPECTED, _M.InternalError),
     errors.Unexpected: (_R.UNEXPECTED, _M.InternalError),
     errors.VersionConflict: (_R.CONFLICT, _M.InternalError),
     errors.WorkerDied: (_R.READER_TIMEOUT, _M.ServerBusy),

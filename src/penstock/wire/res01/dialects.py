@@ -34,7 +34,9 @@ TEXT_ID_BYTES: Final = 36
 OWN_TAG: Final = b"PEN1"
 """The tag of our own clients: the text dialect, with errors as class and fields."""
 LEGACY_WRITER_BUSY: Final = b"0x1"
-CLIENTS_OWN: Final = {"AnswerMalformed", "CannotConnect", "ClientClosed", "ConnectionLost", "DeadlinePassed"}
+CLIENTS_OWN: Final = {
+    *("AnswerMalformed", "CannotConnect", "ClientClosed", "ConnectionLost", "DeadlinePassed", "TlsFailed"),
+}
 """Errors about a client's own attempt, which no server sends."""
 
 Frames = list[bytes]
