@@ -54,6 +54,7 @@ class Authority:
         common: str | None = None,
         begin: datetime = NOW - DAY,
         end: datetime = NOW + 30 * DAY,
+        password: bytes | None = None,
     ) -> Files:
         """A certificate for DNS names, IP addresses and URIs."""
         key = ec.generate_private_key(ec.SECP256R1())
@@ -64,11 +65,10 @@ class Authority:
         builder = builder.add_extension(issuer, critical=False)
         made = Files(self._folder / f"{file}.pem", self._folder / f"{file}.key")
         made.cert.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
-        made.key.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
+        lock: serialization.KeySerializationEncryption = serialization.NoEncryption()
+        if password is not None:
+            lock = serialization.BestAvailableEncryption(password)
+        made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock))
         made.key.chmod(0o600)
         return made
 
@@ -89,7 +89,7 @@ def _name(common: str | None) -> x509.Name:
 
 
 def _alternative(name: str) -> x509.GeneralName:
-    if "://" in name:
+    if "://" in name or name.startswith("sha256:"):
         return x509.UniformResourceIdentifier(name)
     try:
         return x509.IPAddress(ipaddress.ip_address(name))

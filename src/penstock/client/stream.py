@@ -122,9 +122,9 @@ class TlsStream(Stream):
     def send(self, data: bytes | memoryview) -> int:
         sent, size = 0, len(data)
         with self._turn, memoryview(data) as view, suppress(ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            # OpenSSL takes one record at a time.
+            # Record by record: what the system does not take must begin the next call, and not be shorter there.
             while sent < size:
-                sent += self._socket.send(view[sent:])
+                sent += self._socket.send(view[sent : sent + RECORD_BYTES_MAX])
         return sent
 
     def receive(self) -> bytes | None:

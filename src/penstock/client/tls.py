@@ -40,6 +40,8 @@ class TlsOptions(NamedTuple):
                 context.load_verify_locations(self.ca)
             except OSError as error:
                 raise TlsFailed(url, f"tls_ca {self.ca} {_why_unusable(error)}") from None
+            # So the file may also have the server's own certificate.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if self.cert is not None:
             try:
                 context.load_cert_chain(self.cert, self.key, password=_no_password)

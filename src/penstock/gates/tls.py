@@ -5,7 +5,6 @@ import os
 import ssl
 import stat
 import time
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Self
@@ -27,21 +26,14 @@ NAMES: Final = ("URI", "DNS")
 class ServerTls:
     """The contexts of new connections. Open ones keep theirs."""
 
-    def __init__(
-        self,
-        cert: Path,
-        key: Path,
-        client_ca: Path | None = None,
-        *,
-        check_s: float = CHECK_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    check_s = CHECK_S
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
         """Raises InvalidRequest if they cannot be used."""
         self._cert, self._key, self._client_ca = cert, key, client_ca
-        self._check_s, self._clock = check_s, clock
         self._seen = self._stamps()
         self._context = self._load()
-        self._checked = clock()
+        self._checked = time.monotonic()
 
     @classmethod
     def of(cls, settings: Settings) -> Self | None:
@@ -58,8 +50,8 @@ class ServerTls:
 
     def current(self) -> ssl.SSLContext:
         """The context for a new connection. If the files have changed to ones that cannot be used, that of before."""
-        now = self._clock()
-        if now - self._checked < self._check_s:
+        now = time.monotonic()
+        if now - self._checked < self.check_s:
             return self._context
         self._checked = now
         seen = self._stamps()
