@@ -10,10 +10,8 @@ from penstock.mq import Ending, MqClient, Reason
 from tests.mq.support import HOST, Raw, Serving, disconnect, raw_server, serving, until
 from tests.seeds import rng
 
-TLS_HELLO: Final = bytes.fromhex("160301007b010000770303") + bytes(112)
 GARBAGE: Final[dict[str, tuple[bytes, str]]] = {
     "an HTTP request": (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", "there is no frame type 71"),
-    "a TLS hello": (TLS_HELLO, "there is no frame type 22"),
     "a ZeroMQ greeting": (b"\xff" + bytes(8) + b"\x7f", "there is no frame type 255"),
     "zeros": (bytes(100), "there is no frame type 0"),
     "a type above 6": (b"\x07", "there is no frame type 7"),

@@ -244,12 +244,10 @@ class Settings:
         None, directory, "file with the principals, in TOML; without it they are in the store"
     )
     tls_cert: Path | None = setting(
-        None, directory, "certificate of the MQ, Remits and HTTP gates, with its chain, in PEM; with tls_key: TLS only"
+        None, directory, "certificate of the MQ, Remits and HTTP gates, with its chain, in PEM"
     )
     tls_key: Path | None = setting(None, directory, "private key of tls_cert, in PEM, without a password")
-    tls_client_ca: Path | None = setting(
-        None, directory, "certificates, in PEM, of the authorities whose client certificates are accepted"
-    )
+    tls_client_ca: Path | None = setting(None, directory, "authorities, in PEM, whose client certificates are accepted")
     tls_handshake_ms_max: int = setting(10_000, count(1), "how long the TLS handshake of a connection may take")
     allow_plaintext: bool = setting(False, switch, "let gates listen beyond loopback without TLS or CURVE")
     allow_anonymous: bool = setting(

@@ -119,9 +119,9 @@ Message = list[bytes]
 HEAD_BYTES: Final = HEAD.size
 
 
-TLS_TYPES: Final = (0x15, 0x16)
-"""The first byte of TLS: an alert, or a handshake."""
-SPEAKS_TLS: Final = "the peer speaks TLS"
+TLS_ALERT: Final = 0x15
+"""The first byte of what a server of TLS answers to plain text."""
+SPEAKS_TLS: Final = "there is no frame type 21, which is how a server of TLS refuses plain text"
 
 
 class Disconnected(NamedTuple):
@@ -229,7 +229,7 @@ class Parser:
             # It has a length: a command, a mistake, or the end of the data has cut it in two.
             self._part.append(kind)
         else:
-            self.ended = Violation(SPEAKS_TLS if kind in TLS_TYPES else f"there is no frame type {kind}")
+            self.ended = Violation(SPEAKS_TLS if kind == TLS_ALERT else f"there is no frame type {kind}")
         return at + 1
 
     def _join(self, data: bytes, at: int, messages: list[Message]) -> int:
