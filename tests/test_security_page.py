@@ -1,9 +1,14 @@
 """docs/security.md says what the code does: grants, rights, limits, the audit, and the file of principals."""
 
+import os
 import re
+import shlex
+import subprocess
 import tomllib
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
+from typing import Final
 
 import pytest
 from prometheus_client import generate_latest
@@ -16,6 +21,7 @@ from penstock.model import CredentialKind, Grant, Limits
 from penstock.model.access import GRANTS_MAX, RIGHTS
 from penstock.store.tables.access import CREDENTIALS_MAX, PRINCIPALS_MAX
 from scripts.security_page import page_with_table, rights_table
+from tests.test_server import ONE_WORKER, PENSTOCK, Served, environment
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
@@ -110,3 +116,66 @@ def test_the_file_of_principals_is_understood() -> None:
     assert (shop.name, shop.grants) == ("shop", ("read,append:shop", "consume:shop/order-*"))
     assert shop.limits == Limits(requests_per_s_max=1000)
     assert {credential.kind for credential in found.credentials} == set(CredentialKind.ALL)
+
+
+# --- the session of the page ------------------------------------------------------------------------------------
+
+
+class Shell:
+    """One bash that a test types into, and the server that it starts."""
+
+    END: Final = "-- end of a command --"
+
+    def __init__(self, folder: Path, undo: ExitStack) -> None:
+        self._folder, self._undo = folder, undo
+        (folder / "bin").mkdir()
+        program = folder / "bin" / "penstock"
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(PENSTOCK)} "$@"\n', encoding="utf-8")
+        program.chmod(0o700)
+        places = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1", "COLUMNS": "200"}
+        self._bash = undo.enter_context(
+            subprocess.Popen(
+                ["bash", "--norc"],
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={**environment(), **places},
+            )
+        )
+
+    def type(self, command: str) -> str:
+        """Run a command; what it prints."""
+        if command == "penstock serve --data shop-data &":
+            self._served = self._undo.enter_context(Served(self._folder / "shop-data", *ONE_WORKER))
+            mq = re.search(r"mq=(\S+)", self._served.ready)
+            assert mq, self._served.said()
+            self.type(f"export PENSTOCK_URL=penstock://{mq[1]}")
+            return self._served.ready
+        if command == "kill %1 && wait %1":
+            assert self._served.stop() == 0
+            return ""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.write(f"{command}\necho '{self.END}'\n")
+        self._bash.stdin.flush()
+        return "".join(iter(self._bash.stdout.readline, f"{self.END}\n"))
+
+
+def lines(text: str) -> list[str]:
+    """Lines without the spaces that only make tables pretty."""
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_session_of_the_page_prints_what_the_page_shows(tmp_path: Path) -> None:
+    with ExitStack() as undo:
+        shell = Shell(tmp_path, undo)
+        for block in re.findall(r"^```console\n\$ (.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+            for step in re.split(r"^\$ ", block, flags=re.MULTILINE):
+                command, _, answer = step.partition("\n")
+                printed = shell.type(command)
+                pattern = "\n".join(re.escape(line).replace("…", "(?s:.+)") for line in lines(answer))
+                assert re.fullmatch(pattern, "\n".join(lines(printed))), f"$ {command}\n{printed}"
