@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.errors import LakeInUse
+from penstock.errors import LakeInUse, NotAllowed
 from penstock.history.columns import COLUMNS
 from penstock.lake import archiver as lake_archiver
 from penstock.lake import changes, slices
@@ -41,6 +41,7 @@ from tests.lake.support import (
     store_rows,
     verified,
 )
+from tests.principals import closed
 from tests.store.kit import do_one
 
 
@@ -180,6 +181,20 @@ def test_a_lake_is_archived_through_a_server(data: Path, lake: Path) -> None:
         assert archive(served.url, lake).events == 11
         served_status = status(str(lake), served.url)
     assert (served_status.behind, served_status.in_use_by) == (0, None)
+    assert is_same(f"sqlite:///{data}", lake)
+
+
+def test_only_who_sees_the_whole_history_archives_it(data: Path, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(data, awkward())
+    token = closed(data, part="read:shop", unaudited="read", whole="read,audit")
+    with server(data) as served:
+        for name in ("part", "unaudited"):
+            monkeypatch.setenv("PENSTOCK_TOKEN", token(name))
+            with pytest.raises(NotAllowed, match=f"{name} .* needs the right read,audit on the whole history"):
+                archive(served.url, lake)
+            assert not lake.exists()
+        monkeypatch.setenv("PENSTOCK_TOKEN", token("whole"))
+        archive(served.url, lake)
     assert is_same(f"sqlite:///{data}", lake)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.parquet as pq
 
-from penstock.errors import InvalidRequest, PlaceRefused
+from penstock.errors import InvalidRequest, NotAllowed, PlaceRefused
 from penstock.history.columns import TABLE
 from penstock.history.options import check_url
 from penstock.history.source import SERVED, open_history
@@ -104,6 +104,9 @@ def erasures_of(url: str) -> Iterator[int]:
     import penstock  # noqa: PLC0415 - a client takes a while to import
 
     with penstock.connect(url) as client:
+        if not (caller := client.whoami()).sees_all:
+            # Hidden events would look like erased ones.
+            raise NotAllowed(caller.principal, "read,audit", "the whole history, which a lake holds")
         # A server does not name iterators. An erasure of their output has no events and no stream.
         yield from (info.id for info in client.erasures() if info.stream is not None or info.events)
 

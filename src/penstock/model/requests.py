@@ -638,7 +638,7 @@ class EraseSubject(Request):
     last: int | None = None
 
 
-@request(Right.ADMIN, Reach.VISIBLE, Repeat.READS)
+@request(Right.READ, Reach.VISIBLE, Repeat.READS)
 class ListErasures(Request):
     """A page of the ledger of erasures, by id, after one."""
 
