@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from penstock import Client, cloudevents, tracing
-from penstock.client.sync import Log, LogIterator, Queue, Subscription, Transaction
+from penstock.client.sync import Access, Log, LogIterator, Queue, Subscription, Transaction
 from penstock.testing import Server, server
 from tests.test_server import PATIENCE_S, environment
 
@@ -96,7 +96,7 @@ def test_the_examples_of_the_guide_run_in_turn_and_twice_on_one_store(tmp_path: 
 
 
 GUIDE = CLIENT.read_text(encoding="utf-8")
-CALLED = [Client, Log, LogIterator, Queue, Subscription, Transaction, Server]
+CALLED = [Access, Client, Log, LogIterator, Queue, Subscription, Transaction, Server]
 NOT_CALLED = {"inner", "is_running"}
 
 
