@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from penstock.cli.options import URL_ENVIRONMENT, Config, StoreData, StoreUrl
 from penstock.cli.output import fail, refuse
@@ -81,7 +82,8 @@ def default_url() -> str:
     host, _, port = address.rpartition(":")
     if port == "0":
         refuse(f"mq = {address!r} means any free port: name the server with --url penstock://HOST:PORT")
-    tls = "" if settings.tls_cert is None else "?tls"
+    # The server's own certificate is there to be trusted, whoever has signed it.
+    tls = "" if settings.tls_cert is None else f"?tls&tls_ca={quote(str(settings.tls_cert))}"
     return f"penstock://{'127.0.0.1' if host in EVERYWHERE else host}:{port}{tls}"
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -20,7 +20,10 @@ COLUMNS: Final = ("session", "peer", "#age", "#last seen", "#received", "#sent",
 ID: Final = re.compile(r"[\w:-]+")
 
 Http = Annotated[
-    str | None, option("--http", f"the server's HTTP address (default: {TABLE['http'].default})", "HOST:PORT")
+    str | None,
+    option(
+        "--http", f"the server's HTTP address (default: {TABLE['http'].default}), with ?tls as in a URL", "HOST:PORT"
+    ),
 ]
 
 
@@ -84,19 +87,34 @@ def kick_command(
 
 def _request(method: str, path: str, member: str, http: str | None, config: Path | None) -> Any:
     """Ask a running server; returns one member of its answer, or ends the command."""
-    address = resolve({"http": http}, os.environ, config).settings.http
+    from penstock.client.tls import HANDSHAKE_ERRORS, TlsOptions, handshake_error, tls_options  # noqa: PLC0415
+
+    named, _, query = (http or "").partition("?")
+    settings = resolve({"http": named or None}, os.environ, config).settings
+    address, tls = settings.http, None
+    try:
+        tls = tls_options(query)
+    except ValueError as error:
+        refuse(f"--http {named}: {error}")
+    if tls is None and settings.tls_cert is not None:
+        # The server's own certificate is there to be trusted, whoever has signed it.
+        tls = TlsOptions(str(settings.tls_cert))
     host, number = host_and_port(address)
     try:
         host.encode("idna")
     except UnicodeError:
         refuse(f"{address} has no valid host name; name the server with --http HOST:PORT")
     connection = HTTPConnection(host, number, timeout=ANSWER_S_MAX)
+    if tls is not None:
+        connection = HTTPSConnection(host, number, timeout=ANSWER_S_MAX, context=tls.context(address))
     stranger = f"the server at {address} is not a Penstock server"
     try:
         connection.request(method, path)
         response = connection.getresponse()
         answer = json.loads(response.read())
     except OSError as error:
+        if tls is not None and isinstance(error, HANDSHAKE_ERRORS):
+            raise handshake_error(address, host, number, error) from None
         reason = (error.strerror or str(error)).lower()
         fail(f"no server answers at {address}: {reason}; name the server with --http HOST:PORT")
     except (HTTPException, ValueError):

@@ -4,14 +4,19 @@ import errno
 import json
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPException
+from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from penstock.client import connect
+from penstock.client.tls import TlsOptions, handshake_error
 from penstock.doctor.checks import CheckResult, ok, problem
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TlsFailed
 from penstock.settings import TABLE, Settings, host_and_port
 
 GATES: Final = ("http", "res", "mq", "remits")
@@ -32,10 +37,10 @@ def ports(settings: Settings) -> Iterator[CheckResult]:
     for gate in GATES:
         address = getattr(settings, gate)
         if address is not None and not address.startswith("ipc://"):
-            yield port(gate, address)
+            yield port(gate, address, None if gate == "res" else settings.tls_cert)
 
 
-def port(gate: str, address: str) -> CheckResult:
+def port(gate: str, address: str, tls_cert: Path | None = None) -> CheckResult:
     check = f"port {gate}"
     host, number = host_and_port(address.removeprefix(ZMQ))
     if number == 0:
@@ -46,7 +51,7 @@ def port(gate: str, address: str) -> CheckResult:
         return ok(check, f"{address} is free")
     if refusal != errno.EADDRINUSE:
         return problem(check, f"{address} cannot be used: {os.strerror(refusal).lower()}", elsewhere)
-    listener = _listener(gate, EVERYWHERE.get(host, host), number)
+    listener = _listener(gate, EVERYWHERE.get(host, host), number, tls_cert)
     if listener is not None:
         return ok(check, f"{address}: {listener}")
     return problem(check, f"a program that is not Penstock listens on {address}", f"stop it, or {elsewhere}")
@@ -69,40 +74,61 @@ def bind_error(host: str, number: int) -> int | None:
     return None
 
 
-def _listener(gate: str, host: str, number: int) -> str | None:
+def _listener(gate: str, host: str, number: int, tls_cert: Path | None) -> str | None:
     """The Penstock server that listens there, in words; None if it is another program."""
-    if gate == "http":
-        return _ask_http(host, number)
-    if gate == "remits":
-        return _ask_remits(host, number)
+    tls = None if tls_cert is None else TlsOptions(str(tls_cert))
+    try:
+        if gate == "http":
+            return _ask_http(host, number, tls)
+        if gate == "remits":
+            return _ask_remits(host, number, tls)
+    except TlsFailed as error:
+        return f"a server with TLS: {error.reason}"
     place = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
     try:
         scheme = "zmq+tcp" if gate == "res" else "penstock"
-        with connect(f"{scheme}://{place}", timeout=ANSWER_S_MAX, retries=False) as client:
+        tls_part = "" if tls_cert is None else f"?tls&tls_ca={quote(str(tls_cert))}"
+        with connect(f"{scheme}://{place}{tls_part}", timeout=ANSWER_S_MAX, retries=False) as client:
             return f"a Penstock server with store {client.stats().store_id}"
+    except TlsFailed as error:
+        return f"a server with TLS: {error.reason}"
     except PenstockError:
         return None
 
 
-def _ask_http(host: str, number: int) -> str | None:
+def _ask_http(host: str, number: int, tls: TlsOptions | None) -> str | None:
     connection = HTTPConnection(host, number, timeout=ANSWER_S_MAX)
+    if tls is not None:
+        connection = HTTPSConnection(host, number, timeout=ANSWER_S_MAX, context=tls.context(host))
     try:
         connection.request("GET", "/health")
         about = json.loads(connection.getresponse().read(HTTP_BYTES_MAX))
         state = "" if about["status"] == "ok" else f", whose health is: {about['reason']}"
         return f"Penstock {about['version']} with store {about['store_id']}{state}"
+    except ssl.SSLError as error:
+        raise _tls_failure(host, number, error) from None
     except (OSError, HTTPException, ValueError, KeyError, TypeError):
         return None
     finally:
         connection.close()
 
 
-def _ask_remits(host: str, number: int) -> str | None:
+def _ask_remits(host: str, number: int, tls: TlsOptions | None) -> str | None:
     try:
-        with socket.create_connection((host, number), ANSWER_S_MAX) as asked:
+        with socket.create_connection((host, number), ANSWER_S_MAX) as plain, ExitStack() as secured:
+            asked: socket.socket = plain
+            if tls is not None:
+                asked = secured.enter_context(tls.context(host).wrap_socket(plain, server_hostname=host))
             asked.sendall(LIST_LOGS)
-            head = asked.recv(ANSWER.size, socket.MSG_WAITALL)
+            head = asked.makefile("rb").read(ANSWER.size)
         length, kind, code = ANSWER.unpack(head)
+    except ssl.SSLError as error:
+        raise _tls_failure(host, number, error) from None
     except (OSError, struct.error):
         return None
     return "a server of Remits, as Penstock is" if (kind, code) == (DATA, 0) and length >= 2 else None
+
+
+def _tls_failure(host: str, number: int, error: ssl.SSLError) -> TlsFailed:
+    found = handshake_error(host, host, number, error)
+    return TlsFailed(found.url, found.reason)
