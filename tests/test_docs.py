@@ -19,7 +19,7 @@ from penstock.store.postgres import schema as postgres
 from penstock.store.sqlite import schema as sqlite
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
 GUIDES = [page for page in PAGES if page.is_relative_to(ROOT / "docs") and not page.name[0].isdigit()]
