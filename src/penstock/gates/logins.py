@@ -29,7 +29,8 @@ class Logins:
         self._session = session
         self._revoked = revoked
         self._refusals = 0
-        self._base = self._access.arrive(getattr(engine.settings, f"{gate.replace('-', '_')}_as"), self._ended)
+        self._fixed: str | None = getattr(engine.settings, f"{gate.replace('-', '_')}_as")
+        self._base = self._access.arrive(self._fixed, self._ended)
         self._own: Login | None = None
         self._behind: OrderedDict[tuple[bytes, ...], Login] = OrderedDict()
 
@@ -87,10 +88,14 @@ class Logins:
     def _ended(self, login: Login) -> None:
         """A principal was revoked or changed, or a credential has expired."""
         key = next((key for key, behind in self._behind.items() if behind is login), None)
-        if key is None:
+        if key is not None:
+            del self._behind[key]
+        elif login is self._base and self._own is not None:
+            # The connection goes on with its token, and is of its gate's principal no more.
+            self._base = self._access.arrive(self._fixed, self._ended)
+        else:
             self._session.end(CloseReason.REVOKED)
             return
-        del self._behind[key]
         if self._revoked is not None:
             self._revoked(login)
 

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.errors import InvalidRequest, LimitExceeded, OverLimit, PenstockError, PrincipalNotFound, VersionConflict
+from penstock.errors import (
+    InvalidRequest,
+    LastAdministrator,
+    LimitExceeded,
+    OverLimit,
+    PenstockError,
+    PrincipalNotFound,
+    VersionConflict,
+)
 from penstock.model import Credential, CredentialKind, Limits, PrincipalInfo
 from penstock.store import Store
 from penstock.store.contract import (
@@ -69,6 +77,32 @@ class AccessContract(StoreCase):
     def test_a_principal_may_have_no_grants(self, store: Store) -> None:
         let_in(store, "ann", grants=())
         assert principals(store)["ann"].grants == ()
+
+    def test_the_last_administrator_stays_if_that_is_wanted(self, store: Store) -> None:
+        let_in(store, "ann", "bob", grants=("all:*",))
+        # None of these may change rights: not everywhere, not that right, and not understood.
+        let_in(store, "eve", grants=("admin:shop", "read:*"))
+        let_in(store, "new", grants=("admin:*", "later:*"))
+        demoted = StorePrincipal("ann", ("read:*",), Limits(), keeps_admin=True)
+        assert do_one(store, RemovePrincipal("bob", keeps_admin=True)) is True
+        for change in (RemovePrincipal("ann", keeps_admin=True), demoted):
+            found = attempt(store, change)
+            assert isinstance(found, LastAdministrator)
+            assert found.principal == "ann"
+        assert principals(store)["ann"].grants == ("all:*",)
+        assert do_one(store, RemovePrincipal("eve", keeps_admin=True)) is True
+        # One that stays an administrator may change, and so may the last if nobody minds.
+        assert do_one(store, replace(demoted, grants=("admin:*",))) is False
+        assert do_one(store, replace(demoted, keeps_admin=False)) is False
+        assert do_one(store, RemovePrincipal("ann", keeps_admin=True)) is True
+
+    def test_two_administrators_that_remove_each_other_at_once_leave_one(self, store: Store) -> None:
+        let_in(store, "ann", "bob", grants=("all:*",))
+        removals = [Transaction((RemovePrincipal(name, keeps_admin=True),)) for name in ("ann", "bob")]
+        first, second = store.write(removals)
+        assert first == [True]
+        assert isinstance(second, LastAdministrator)
+        assert list(principals(store)) == ["bob"]
 
     def test_names_differ_by_case_and_come_in_the_order_of_their_bytes(self, store: Store) -> None:
         let_in(store, "b", "a.b", "B", "a", "_", "a-b", "a@b")
