@@ -1,6 +1,7 @@
 """`penstock access`: what each command does, and what it says to people and programs."""
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -386,9 +387,16 @@ def test_a_server_takes_principals_from_a_file_and_follows_its_changes(
         until(lambda: not lets_in(served, token))
         with pytest.raises(NotAuthenticated):
             client.append("shop", "s", [penstock.event("T")])
+    # Another secret under the same id ends those who showed the first.
+    with penstock.connect(served.url, token=more) as client:
+        client.append("shop", "s", [penstock.event("T")])
+        written(file, re.sub("sha256 = .{66}", f'sha256 = "{"0" * 64}"', second))
+        until(lambda: not lets_in(served, more))
+        with pytest.raises(NotAuthenticated):
+            client.append("shop", "s", [penstock.event("T")])
     # Other grants.
     written(file, second, grants="read:other")
-    until(lambda: _grants(served, more) == ("read:other",))
+    until(lambda: lets_in(served, more) and _grants(served, more) == ("read:other",))
     # A file that is gone is broken too.
     file.unlink()
     until(lambda: "cannot be read" in caplog.text)

@@ -103,8 +103,8 @@ def administered(
     url: str | None, data: Path | None, config: Path | None = None, *, create: bool = False
 ) -> Iterator["Client"]:
     """A client that changes principals. If a file decides who they are, what is in the store counts for nothing."""
-    file = resolve({}, os.environ, config).settings.access_file
-    if file is not None and address_of(url, data).startswith(LOCAL):
+    is_local = address_of(url, data).startswith(LOCAL)
+    if is_local and (file := resolve({}, os.environ, config).settings.access_file) is not None:
         fail(
             f"the file {file} decides who may come in, because access_file names it: change that file "
             "(penstock access new-token makes a token for it)"

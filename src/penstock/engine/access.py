@@ -132,15 +132,14 @@ class Login:
         self,
         principal: Principal,
         usage: Usage,
-        credential: str | None = None,
-        expires: int | None = None,
+        credential: Credential | None = None,
         ended: Callable[["Login"], None] | None = None,
     ) -> None:
         self.principal = principal
         self.usage = usage
         self.credential = credential
-        """The id of what it showed; None if its gate decides who it is."""
-        self.expires = expires
+        """What it showed; None if its gate decides who it is."""
+        self.expires = None if credential is None else credential.expires
         self.ended = ended
 
     def admit(self, size: int) -> OverLimit | None:
@@ -296,7 +295,7 @@ class Access:
         principal = self._known.principals.get(credential.principal)
         if principal is None:
             raise NotAuthenticated(UNKNOWN)
-        login = Login(principal, self.usage[principal.name], credential.id, credential.expires, ended)
+        login = Login(principal, self.usage[principal.name], credential, ended)
         maximum = principal.limits.connections_max
         if maximum is not None and login.usage.connections >= maximum:
             raise login.refuse("connections_max", maximum)
@@ -359,12 +358,14 @@ class Access:
             return self.is_closed
         if self._known.principals.get(login.principal.name) != login.principal:
             return False
-        if login.credential is None:
+        shown = login.credential
+        if shown is None:
             return True
-        found = self._known.credentials.get(login.credential)
+        found = self._known.credentials.get(shown.id)
         return (
             found is not None
-            and found.principal == login.principal.name
+            # A file can give another token the same id.
+            and (found.principal, found.proof) == (shown.principal, shown.proof)
             and (found.expires is None or found.expires > now)
         )
 
@@ -382,6 +383,9 @@ class Access:
                 self._end_stale()
             except PenstockError as error:
                 log.warning("the principals could not be read again; those of before hold: %s", error)
+            except Exception:
+                # Without this task nobody would be revoked any more.
+                log.exception("the principals could not be read again; those of before hold")
 
 
 def _state_of(file: FileAccess, version: int = 1) -> contract.AccessState:

@@ -50,7 +50,7 @@ class AccessFile:
             self.found = parsed(tomllib.loads(content.decode()))
         except OSError as error:
             raise InvalidRequest("access_file", f"{self.path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRequest("access_file", f"{self.path} is not TOML: {error}") from None
         except InvalidRequest as error:
             raise InvalidRequest("access_file", f"{self.path}: {error}") from None
