@@ -11,7 +11,6 @@ import pytest
 
 import penstock
 from penstock import Client, model
-from penstock.client.tokens import ENVIRONMENT
 from penstock.errors import (
     BadUrl,
     ClientClosed,
@@ -22,6 +21,7 @@ from penstock.errors import (
     OverLimit,
 )
 from penstock.model import Done, now_ticks
+from penstock.model.address import TOKEN_ENVIRONMENT as ENVIRONMENT
 from penstock.model.times import TICKS_PER_SECOND
 from penstock.testing import Server
 from tests.client.conftest import NETWORKS, Connect, Way

@@ -36,15 +36,16 @@ class Entry(NamedTuple):
 
 SETTINGS: Final = "settings:with_settings"
 STORE: Final = "connection:with_store"
+TOKEN: Final = "connection:with_token"  # noqa: S105 - where the decorator is
 
 COMMANDS: Final[dict[str, Entry]] = {
     "serve": Entry("Server", "server:serve_command", "Serve a store until SIGTERM or Ctrl-C.", SETTINGS),
     "stats": Entry("Server", "stats:stats_command", "Show what a store holds: counts, contexts and queues."),
-    "sessions": Entry("Server", "server:sessions_command", "List the connections of a running server."),
+    "sessions": Entry("Server", "server:sessions_command", "List the connections of a running server.", TOKEN),
     "doctor": Entry("Server", "doctor:doctor_command", "Check Python, Java, ports, the disk and a store."),
     "demo": Entry("Server", "demo:demo_command", "Run a server with a small shop on it to watch."),
     "bench": Entry("Server", "bench:bench_command", "Put a running server under load."),
-    "kick": Entry("Server", "server:kick_command", "Close one connection of a running server."),
+    "kick": Entry("Server", "server:kick_command", "Close one connection of a running server.", TOKEN),
     "access": Entry("Server", "access:access_app", "Say who may come in, and what they may do where."),
     "settings": Entry(
         "Server", "settings:settings_command", "Show every setting, its value and where that comes from.", SETTINGS

@@ -1,21 +1,32 @@
 """How commands reach a server or a store, and how they report errors.
 
 Without `--url` or `--data`, a command connects to the server of this machine, at the address of the setting `mq`.
-`PENSTOCK_URL` names another server for all commands.
+`PENSTOCK_URL` names another server for all commands, and `PENSTOCK_TOKEN` is what they show to it.
 """
 
+import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from penstock.cli.options import URL_ENVIRONMENT, Config, StoreData, StoreUrl
+from penstock.cli.options import URL_ENVIRONMENT, Config, StoreData, StoreUrl, TokenFile
 from penstock.cli.output import fail, refuse
 from penstock.cli.settings import one_store, with_first
 from penstock.cli.signals import exit_on_second_interrupt
-from penstock.errors import AnswerMalformed, CannotConnect, PenstockError, StorageFailure, StoreError, StoreInUse
+from penstock.errors import (
+    AnswerMalformed,
+    CannotConnect,
+    InvalidRequest,
+    PenstockError,
+    StorageFailure,
+    StoreError,
+    StoreInUse,
+)
+from penstock.model.address import TOKEN_ENVIRONMENT, checked_token
 from penstock.settings import TABLE, load, resolve, store_address
 from penstock.settings.sources import without_password
 
@@ -25,6 +36,8 @@ if TYPE_CHECKING:
 
 ANSWER_S_MAX: Final = 30.0
 """How long one request may take, including attempts to connect again."""
+FILE_CHARACTERS_MAX: Final = 1000
+"""What is read of a file with a token."""
 LOCAL: Final = ("sqlite:", "postgresql:", "postgres:")
 """Schemes of stores, which need no server."""
 EVERYWHERE: Final = ("0.0.0.0", "[::]")  # noqa: S104 - where a server listens, not where we do
@@ -85,6 +98,44 @@ def default_url() -> str:
     # The server's own certificate is there to be trusted, whoever has signed it.
     tls = "" if settings.tls_cert is None else f"?tls&tls_ca={quote(str(settings.tls_cert))}"
     return f"penstock://{'127.0.0.1' if host in EVERYWHERE else host}:{port}{tls}"
+
+
+def with_token(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--token` too. Its token becomes that of the environment: Spark's processes need it as well."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    takes = [each.replace(kind=kind) for each in inspect.signature(command, eval_str=True).parameters.values()]
+    names = [each.name for each in takes]
+    place = next((names.index(name) + 1 for name in ("url", "http") if name in names), len(names))
+    takes.insert(place, inspect.Parameter("token", kind, default=None, annotation=TokenFile))
+
+    def run(token: str | None = None, **given: Any) -> None:
+        if token is not None:
+            os.environ[TOKEN_ENVIRONMENT] = read_token("--token", token)
+        command(**given)
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = inspect.Signature(takes)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in takes}
+    return run
+
+
+def read_token(flag: str, given: str) -> str:
+    """The token in a file that an option names, as @FILE. A token itself is refused: other users can see it."""
+    name = given.removeprefix("@")
+    if name == given or not name:
+        # Not repeated: it may be a token.
+        refuse(
+            f"{flag} takes @FILE, the file with the token: what is on a command line shows in the list of processes "
+            f"(or set {TOKEN_ENVIRONMENT})"
+        )
+    try:
+        with open(sys.stdin.fileno() if name == "-" else name, encoding="ascii", closefd=name != "-") as file:
+            token = file.read(FILE_CHARACTERS_MAX).strip()
+        return checked_token(token or None)
+    except OSError as error:
+        refuse(f"{flag} @{name}: {(error.strerror or str(error)).lower()}")
+    except (UnicodeError, InvalidRequest):
+        refuse(f"{flag} @{name}: the file does not hold a token, and nothing else")
 
 
 def with_store(command: Callable[..., None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from penstock.cli.connection import address_of, error_line
+from penstock.cli.connection import address_of, error_line, read_token
 from penstock.cli.options import TIMES, AsJson, Data, Filter, OfContext, Types, Url, argument, moment, option
 from penstock.cli.output import (
     counted,
@@ -35,6 +35,7 @@ from penstock.interchange.importer import Source, Spool, Survey, import_file, re
 from penstock.interchange.replay import Replay, ReplayRequest, open_replay
 from penstock.interchange.replay_targets import IntoStreams, ThroughQueue
 from penstock.model import check_context, check_stream, check_type, ticks_of_datetime
+from penstock.model.address import Address
 from penstock.settings.sources import without_password
 from penstock.terminal import print_error
 
@@ -258,6 +259,10 @@ def replay_command(
     to_url: Annotated[
         str | None, option("--to-url", "append the events to this store, or through this server; as --url", "URL")
     ] = None,
+    to_token: Annotated[
+        str | None,
+        option("--to-token", "a file with the token for the server of --to-url, which does not get yours", "@FILE"),
+    ] = None,
     to_context: Annotated[
         str | None,
         option("--to-context", "append the events to this context; without --to-url, in the same store", "NAME"),
@@ -286,6 +291,7 @@ def replay_command(
     for is_wrong, reason in (
         (queue is not None and is_store, "--queue cannot be combined with --to-url or --to-context: use one of them"),
         (queue is None and not is_store, "say where to: either --queue, or --to-url or --to-context"),
+        (to_url is None and to_token is not None, "--to-token belongs to --to-url"),
         (queue is None and queue_context is not None, "--queue-context belongs to --queue"),
         (
             queue is not None and (prefix != "" or expected == "new"),
@@ -312,12 +318,19 @@ def replay_command(
         target: IntoStreams | ThroughQueue = ThroughQueue(queue, queue_context)
         where = f"through queue {queue}"
     else:
-        target = IntoStreams(to_url or address, to_context, prefix, expected == "new")
+        target = IntoStreams(_target(to_url, to_token, address), to_context, prefix, expected == "new")
         parts = (f"context {to_context}" if to_context else "", str(without_password(to_url)) if to_url else "")
         where = "into " + " of ".join(part for part in parts if part)
     notes = Path(os.environ.get(STATE_ENVIRONMENT) or "~/.local/state").expanduser() / "penstock" / "replays"
     request = ReplayRequest(address, selection, target, (first, last), name, state, notes, again, rate)
     _replay(request, where, as_json)
+
+
+def _target(to_url: str | None, to_token: str | None, address: str) -> str:
+    """Where to append. The token of one server is not shown to another."""
+    if to_token is not None:
+        return Address(to_url or address, read_token("--to-token", to_token))
+    return address if to_url in (None, address) else Address(to_url or address, "")
 
 
 def _position_or_ticks(flag: str, text: str | None, default: int) -> tuple[int, int | None]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.cli.output import refuse
+from penstock.model.address import TOKEN_ENVIRONMENT
 from penstock.model.times import TICKS_MAX, ticks_of_datetime
 from penstock.settings import TABLE
 from penstock.terminal import escape
@@ -83,6 +84,14 @@ Url = Annotated[
 Data = Annotated[
     Path | None,
     option("--data", "instead of a server: the directory of a store that no server has open", "DIR", parser=directory),
+]
+TokenFile = Annotated[
+    str | None,
+    option(
+        "--token",
+        f"a file with the token that shows the server who you are (@- is standard input); or set {TOKEN_ENVIRONMENT}",
+        "@FILE",
+    ),
 ]
 StoreData = Annotated[str | None, option("--data", TABLE["data"].help, "DIR")]
 StoreUrl = Annotated[str | None, option("--store", TABLE["store"].help, "URL")]

@@ -70,6 +70,7 @@ def cli_page(page: str) -> str:
 
 MAN_ENVIRONMENT: Final = (
     ("PENSTOCK_URL", "the server that commands with --url connect to"),
+    ("PENSTOCK_TOKEN", "the token that shows a server who you are, as --token @FILE"),
     ("PENSTOCK_CONFIG", "a TOML file with settings"),
     ("PENSTOCK_…", "every setting, as penstock settings lists them"),
     ("NO_COLOR", "no colours, if it is set"),

@@ -15,7 +15,7 @@ from typer.models import CommandInfo
 
 from penstock import __version__
 from penstock.cli import COMMANDS
-from penstock.cli.connection import error_line
+from penstock.cli.connection import error_line, with_token
 from penstock.cli.output import print_line, refuse
 from penstock.cli.signals import INTERRUPTED, ignore_interrupts
 from penstock.errors import BadUrl, PenstockError
@@ -27,6 +27,8 @@ COMPLETION_OPTIONS: Final = ("--install-completion", "--show-completion")
 """Options after which typer ignores all other arguments."""
 NAMES: Final = frozenset(("CONTEXT", "STREAM", "TYPE", "QUEUE", "NAME", "ID", "CONTEXT/STREAM"))
 """Metavars of values that must not be empty."""
+TOKEN_TAKERS: Final = frozenset(("url", "folder"))
+"""Parameters of commands that may talk to a server: its address, or the folder of a pipeline, which names it."""
 TEXTS: Final = NAMES | frozenset(("PREFIX", "TEXT", "JSON", "STATEMENT"))
 """Metavars of values that must be valid Unicode. Paths and bodies may be any bytes."""
 
@@ -137,16 +139,22 @@ def loaded(name: str) -> TyperCommand | TyperGroup:
         for command_info in found.registered_commands:
             command_info.help = command_info.help or _help_of(command_info.callback)
             command_info.cls = Command
+            command_info.callback = _for_servers(command_info.callback)
         found.info.cls = Group
         group = get_group(found)
         group.name, group.help, group.rich_help_panel = name, entry.help, entry.panel
         return group
-    if entry.wrap is not None:
-        found = _imported(entry.wrap)(found)
+    found = _for_servers(found) if entry.wrap is None else _imported(entry.wrap)(found)
     info = CommandInfo(name=name, callback=found, cls=Command, help=_help_of(found), rich_help_panel=entry.panel)
     command = get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=app.rich_markup_mode)
     assert isinstance(command, TyperCommand)
     return command
+
+
+def _for_servers(function: Any) -> Any:
+    """A command, with `--token` if it may talk to a server. That of a group may have it already."""
+    names = set(inspect.signature(function).parameters)
+    return with_token(function) if TOKEN_TAKERS & names and "token" not in names else function
 
 
 def _help_of(function: object) -> str:

@@ -13,6 +13,7 @@ from penstock.cli.connection import store_errors
 from penstock.cli.options import AsJson, Config, argument, option
 from penstock.cli.output import fail, print_document, print_line, print_table, refuse, size
 from penstock.cli.settings import one_store
+from penstock.model.address import environment_token
 from penstock.settings import TABLE, ResolvedSettings, host_and_port, resolve
 
 ANSWER_S_MAX: Final = 10.0
@@ -109,7 +110,8 @@ def _request(method: str, path: str, member: str, http: str | None, config: Path
         connection = HTTPSConnection(host, number, timeout=ANSWER_S_MAX, context=tls.context(address))
     stranger = f"the server at {address} is not a Penstock server"
     try:
-        connection.request(method, path)
+        token = environment_token()
+        connection.request(method, path, headers={} if token is None else {"authorization": f"Bearer {token}"})
         response = connection.getresponse()
         answer = json.loads(response.read())
     except OSError as error:

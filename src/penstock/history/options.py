@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from penstock.errors import InvalidRequest
 from penstock.history.columns import COLUMNS
 from penstock.model import EventFilter
+from penstock.model.address import addressed, checked_token
 from penstock.model.events import check_context, check_stream, check_type
 from penstock.model.times import ticks_of_text
 from penstock.settings.table import size, switch, whole_number
@@ -28,6 +29,11 @@ def option(name: str, parse: Callable[[str], Any], default: Any = MISSING) -> An
     return field(default=default, metadata={"option": name, "parse": parse})
 
 
+def token_option() -> Any:
+    """The option `token`. Its value goes to tasks with the URL, and is in no field."""
+    return option("token", checked_token, None)
+
+
 def parse_options(kind: type[Made], given: Mapping[str, str], ignored: Collection[str] = ()) -> Made:
     """A dataclass of options. Raises InvalidRequest for an unknown option and for a bad value."""
     known = {each.metadata["option"].lower(): each for each in fields(kind)}  # type: ignore[arg-type]
@@ -40,6 +46,7 @@ def parse_options(kind: type[Made], given: Mapping[str, str], ignored: Collectio
             raise InvalidRequest(f"option {key}", f"is unknown; {_suggestion(key, names)}")
     if "url" not in values:
         raise InvalidRequest("option url", "is missing; say sqlite:///DIR, postgresql://… or penstock://HOST:PORT")
+    values["url"] = addressed(values["url"], values.pop("token", None))
     return kind(**values)
 
 
@@ -129,6 +136,7 @@ class ReadOptions:
     trigger_events_max: int | None = option("maxEventsPerTrigger", whole(1), None)
     partition_bytes: int | None = option("partitionBytes", size(1), None)
     push_filters: bool = option("pushFilters", switch, False)
+    token: None = token_option()
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "ReadOptions":

@@ -18,6 +18,7 @@ from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen
 from penstock.lake.slices import read_rows, read_slices
 from penstock.lake.sources import ErasedEvents, LakeSource, check_source, erased_since, look, timelines
 from penstock.model import PositionRange
+from penstock.model.address import addressed
 from penstock.model.times import now_text
 from penstock.spark.parallel import Session
 from penstock.store.contract import Progressed, StoreIdentity
@@ -52,7 +53,7 @@ class Archiver:
     """Brings a lake up to date, and its Iceberg table too. It locks the lake during each `catch_up`."""
 
     def __init__(self, spark: Session, url: str, lake: str, *, iceberg: bool = True) -> None:
-        self._spark, self._url, self._lake = spark, absolute_url(url), absolute(lake)
+        self._spark, self._url, self._lake = spark, addressed(absolute_url(url)), absolute(lake)
         self._place, self._iceberg = open_lake_place(lake), iceberg
         self.manifest: Manifest | None = None
         """The manifest after the last `catch_up`."""

@@ -17,6 +17,7 @@ from penstock.lake.parquet import Erased, check_positions, decode, digest
 from penstock.lake.places import LakePlace, absolute, open_lake_place, open_seen_place
 from penstock.lake.slices import read_rows
 from penstock.lake.sources import check_source, look
+from penstock.model.address import addressed
 from penstock.spark.parallel import Session
 from penstock.store.contract import Progressed, StoreIdentity
 from penstock.store.urls import absolute_url
@@ -149,7 +150,7 @@ def _compared(
 ) -> Iterator[Difference]:
     """Differences in files that are not in `good`; adds equal files to it."""
     tasks = [changes.task_of(file) for file in manifest.files if file not in good]
-    check = partial(_check, absolute(lake), absolute_url(url), manifest.identity)
+    check = partial(_check, absolute(lake), addressed(absolute_url(url)), manifest.identity)
     for part in changes.in_rounds(tasks):
         results = changes.run_round(spark, part, check, lambda position: progressed(position, manifest.head))
         for task, found in zip(part, results, strict=True):

@@ -24,6 +24,7 @@ from penstock.errors import BadUrl, FunctionFailed, IteratorNotFound, LimitExcee
 from penstock.history.source import SERVED
 from penstock.lua import LuaLimits
 from penstock.model import BuildStart, Installed, IteratorKind, Winner
+from penstock.model.address import addressed
 from penstock.spark.build_tasks import STAGE_LIMITS, BuildTask, TaskResult, messages_that_fit, run_task
 from penstock.spark.parallel import Session, cores, parallel_map
 from penstock.spark.stages import FileStages, StoreStages
@@ -176,7 +177,7 @@ def begin_build(url: str, name: str, lua: LuaLimits = DEFAULT_LIMITS) -> Iterato
     Raises IteratorNotFound, and installs nothing, if the iterator does not exist or was deleted or recreated meanwhile.
     Start and end the Spark session inside the block, so that its tasks stage nothing after the drop.
     """
-    url = absolute_url(url)
+    url = addressed(absolute_url(url))
     with open_build_store(url, name, lua) as store:
         start = store.begin()
         try:

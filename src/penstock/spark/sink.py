@@ -34,7 +34,7 @@ from pyspark.sql.types import DataType, StructType
 from penstock.errors import InvalidRequest, StoreInUse
 from penstock.event_json import BadEvent, NotPlain, id_of, plain_ids
 from penstock.files import created, make_folder, release
-from penstock.history.options import check_url, option, parse_options, whole
+from penstock.history.options import check_url, option, parse_options, token_option, whole
 from penstock.model import ANY, LOG_CONTEXT, ProducerMark, StagedUnit, Winner, now_ticks, stamp_of
 from penstock.model.columns import columns_of_parts
 from penstock.model.events import check_context, check_name, check_stream, check_type, random_id
@@ -90,6 +90,7 @@ class WriteOptions:
     bad_rows_path: str | None = option("badRowsPath", _folder, None)
     producer: str | None = option("producer", _producer, None)
     batch: int | None = option("batch", whole(0), None)
+    token: None = token_option()
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "WriteOptions":

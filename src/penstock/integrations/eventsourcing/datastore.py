@@ -41,7 +41,7 @@ ERRORS: Final[dict[type[PersistenceError], tuple[type[errors.PenstockError], ...
     IntegrityError: (errors.VersionConflict,),
     DataError: (errors.InvalidRequest, errors.LimitExceeded, errors.DoesNotFit),
     InterfaceError: (errors.BadUrl, errors.ClientClosed),
-    ProgrammingError: (errors.NotAllowed,),
+    ProgrammingError: (errors.NotAllowed, errors.NotAuthenticated),
     InternalError: (errors.Unexpected, errors.DamagedRecord, errors.AnswerMalformed),
     OperationalError: (
         *(errors.CannotConnect, errors.ConnectionLost, errors.DeadlinePassed, errors.Busy, errors.TimedOut),

@@ -17,6 +17,7 @@ from penstock.integrations.eventsourcing.recorders import (
 )
 from penstock.integrations.eventsourcing.tracking_recorders import PenstockProcessRecorder, PenstockTrackingRecorder
 from penstock.model import check_context
+from penstock.model.address import Address
 
 EVENTS: Final = "events"
 TRACKING: Final = "tracking"
@@ -31,6 +32,7 @@ class PenstockFactory(InfrastructureFactory[PenstockTrackingRecorder]):
     """Makes the recorders of one application, which share a client."""
 
     PENSTOCK_URL = "PENSTOCK_URL"
+    PENSTOCK_TOKEN = "PENSTOCK_TOKEN"  # noqa: S105 - the name of the variable
     PENSTOCK_CONTEXT = "PENSTOCK_CONTEXT"
     PENSTOCK_TIMEOUT = "PENSTOCK_TIMEOUT"
 
@@ -58,7 +60,7 @@ class PenstockFactory(InfrastructureFactory[PenstockTrackingRecorder]):
         if not (isfinite(seconds) and seconds > 0):
             expected = "a number of seconds above 0 or empty string is expected"
             raise self._invalid(self.PENSTOCK_TIMEOUT, timeout, expected)
-        self.datastore = PenstockDatastore(url, seconds)
+        self.datastore = PenstockDatastore(Address(url, self.env.get(self.PENSTOCK_TOKEN)), seconds)
 
     @staticmethod
     def _invalid(key: str, value: str, expected: str) -> OSError:
