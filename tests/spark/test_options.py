@@ -1,6 +1,8 @@
 """The options of a read: what they mean, and what is said of those that mean nothing."""
 
-from dataclasses import fields
+import json
+import pickle
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from penstock.errors import InvalidRequest
 from penstock.history.columns import COLUMNS
 from penstock.history.options import POSITION_MAX, ReadOptions
 from penstock.model import EventFilter, ticks_of_datetime
+from penstock.model.address import token_of
+from penstock.spark.sink import WriteOptions
 
 URL = "sqlite:///data"
 NAMES = [each.metadata["option"] for each in fields(ReadOptions)]
@@ -51,7 +55,23 @@ def test_all_options_are_understood_in_any_case() -> None:
         1 << 20,
         push_filters=True,
     )
-    assert {name.lower() for name in given} == {name.lower() for name in NAMES}
+    assert {name.lower() for name in given} == {name.lower() for name in NAMES} - {"token"}
+
+
+def test_a_token_goes_with_the_url_into_tasks_and_is_in_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (ReadOptions, WriteOptions):
+        options = kind.of({"url": "penstock://host:8472", "TOKEN": "id.secret"})
+        travelled = pickle.loads(pickle.dumps(options))
+        assert (travelled, token_of(travelled.url), token_of(options.url)) == (options, "id.secret", "id.secret")
+        assert "secret" not in f"{options} {options.url} {options.url!r} {json.dumps(options.url)} {asdict(options)}"
+        assert token_of(kind.of({"url": URL}).url) is None
+        monkeypatch.setenv("PENSTOCK_TOKEN", "of.driver")
+        assert token_of(kind.of({"url": URL}).url) == "of.driver"
+        assert token_of(kind.of({"url": URL, "token": "id.secret"}).url) == "id.secret"
+        monkeypatch.delenv("PENSTOCK_TOKEN")
+        with pytest.raises(InvalidRequest, match="token has characters") as refused:
+            kind.of({"url": URL, "token": "my secret"})
+        assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///data", "postgresql://host/db", "penstock://host:1", "zmq+tcp://host:1"])
