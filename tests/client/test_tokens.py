@@ -142,7 +142,7 @@ def test_what_cannot_be_a_token_is_not_sent(guarded: Guarded, connect: Connect, 
     assert not guarded.sessions()
 
 
-@pytest.mark.parametrize("place", ["{0}@{1}", "user:{0}@{1}", "{1}/{0}", "{1}?token={0}", "{1}#{0}"])
+@pytest.mark.parametrize("place", ["{0}@{1}", "user:{0}@{1}", "{1}/{0}", "{1}?token={0}", "{1}?{0}", "{1}#{0}"])
 def test_a_url_takes_no_token_and_the_error_shows_none(guarded: Guarded, connect: Connect, place: str) -> None:
     scheme, _, address = guarded.url.partition("://")
     with pytest.raises(BadUrl, match=ENVIRONMENT) as refused:

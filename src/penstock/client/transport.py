@@ -612,12 +612,8 @@ def transport_to(url: str, token: Token | None = None) -> Transport:
     if port == 0:
         raise BadUrl(url, "port 0 cannot be connected to")
     if parts.scheme == "penstock":
-<<<<<<< HEAD
         port = MQ_PORT if port is None else port
-        return MqTransport(url, parts.hostname, port, token_request(token), tls)
-=======
-        return MqTransport(url, parts.hostname, MQ_PORT if port is None else port, token_request(url, token))
->>>>>>> cd61284 (Tokens of commands, of Spark and of the eventsourcing library: an address has a token, which no text of it has)
+        return MqTransport(url, parts.hostname, port, token_request(url, token), tls)
     from penstock.client.zeromq import ZeromqTransport  # noqa: PLC0415
 
     return ZeromqTransport(url, parts.hostname, RES_PORT if port is None else port, token_request(url, token))
