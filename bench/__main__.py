@@ -26,6 +26,7 @@ from bench import (
     res01,
     seal,
     spark,
+    tls,
     zmtp,
 )
 from bench.report import Report, replace_section
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "zmtp": zmtp.run,
     "client": client.run,
     "remits": remits.run,
+    "tls": tls.run,
     "spark": spark.run,
     "lake": lake.run,
     "postgres": postgres.run,

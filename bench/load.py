@@ -4,10 +4,12 @@ import asyncio
 import itertools
 import os
 import resource
+import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +22,8 @@ from penstock.settings import Settings
 from penstock.store import store_url
 
 BODY_BYTES = 200
+Connect = Callable[[int], socket.socket]
+"""Makes a connection to a port."""
 T = TypeVar("T")
 
 _numbers = itertools.count()
@@ -47,6 +51,17 @@ def server(directory: Path, *flags: str) -> Iterator[dict[str, str]]:
             yield {**gates, "pid": str(process.pid)}
         finally:
             process.terminate()
+
+
+def over_tcp(port: int) -> socket.socket:
+    """A connection to a gate."""
+    return socket.create_connection(("127.0.0.1", port))
+
+
+def over_tls(cert: Path) -> Connect:
+    """Makes connections to gates with this certificate."""
+    context = ssl.create_default_context(cafile=str(cert))
+    return lambda port: context.wrap_socket(over_tcp(port), server_hostname="127.0.0.1")
 
 
 def allow_files(wanted: int) -> int:

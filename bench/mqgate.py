@@ -31,13 +31,13 @@ def run(report: Report, data: Path, scale: float) -> None:
     with load.server(load.fresh(data)) as gates:
         port = load.port_of(gates["mq"])
         for connections, flight, events, goal in ((64, 1, 1, 15_000), (64, 16, 1, 30_000), (1, 4, 1000, 250_000)):
-            rate = _appending(port, connections, flight, events, seconds)
+            rate = appending(port, connections, flight, events, seconds)
             what = f"{connections} connection(s) x {flight} in flight x {events} event(s)"
             report.figure(what, rate, "events/s", goal=goal)
     with load.server(load.fresh(data)) as gates:
         port = load.port_of(gates["mq"])
-        _fill(port, int(HISTORY_EVENTS * scale))
-        report.figure("reading everything, stored records", _reading(port), "events/s", goal=1_000_000)
+        fill(port, int(HISTORY_EVENTS * scale))
+        report.figure("reading everything, stored records", reading(port), "events/s", goal=1_000_000)
 
 
 def append_message(stream: int, events: int) -> bytes:
@@ -46,10 +46,17 @@ def append_message(stream: int, events: int) -> bytes:
     return encode([b"Res01", *fields])
 
 
-def _appending(port: int, connections: int, flight: int, events: int, seconds: float) -> float:
+def statistics_message() -> bytes:
+    """A message that costs the server little."""
+    return encode([b"Res01", b"GS", b"r"])
+
+
+def appending(
+    port: int, connections: int, flight: int, events: int, seconds: float, connect: load.Connect = load.over_tcp
+) -> float:
     """Events per second of connections that each have so many commits under way."""
     selector = selectors.DefaultSelector()
-    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+    sockets = [connect(port) for _ in range(connections)]
     for number, each in enumerate(sockets):
         message = append_message(number, events)
         selector.register(each, selectors.EVENT_READ, message)
@@ -67,25 +74,25 @@ def _appending(port: int, connections: int, flight: int, events: int, seconds: f
     return done * events / elapsed
 
 
-def _fill(port: int, events: int) -> None:
+def fill(port: int, events: int, connect: load.Connect = load.over_tcp) -> None:
     """A history of commits of 1,000 events."""
-    with socket.create_connection(("127.0.0.1", port)) as connection:
+    with connect(port) as connection:
         message, left = append_message(0, 1000), events // 1000
         for _ in range(left):
             connection.sendall(message)
             assert COMMITTED in connection.recv(RECEIVE_BYTES)
 
 
-def _reading(port: int) -> float:
+def reading(port: int, connect: load.Connect = load.over_tcp, until: int | None = None) -> float:
     """Events per second on the wire: received, put together, checksums checked."""
     parser = Parser(1 << 20, 1 << 30)
     position, started = 1, time.perf_counter()
-    with socket.create_connection(("127.0.0.1", port)) as connection:
+    with connect(port) as connection:
         while True:
             answer = _ask(connection, parser, [b"RA", b"r", b"%d" % position, b"", b"", b"0"])
             for record in answer[7:]:
                 position = Record(record, position).last + 1
-            if answer[5] == b"1":
+            if answer[5] == b"1" or (until is not None and position > until):
                 return (position - 1) / (time.perf_counter() - started)
 
 

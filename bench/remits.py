@@ -33,7 +33,7 @@ def run(report: Report, data: Path, scale: float) -> None:
     with load.server(load.fresh(data)) as gates:
         port = load.port_of(gates["remits"])
         for connections, messages, goal in ((64, 1, 20_000), (1, 1000, 300_000)):
-            rate = _adding(port, connections, messages, seconds)
+            rate = adding(port, connections, messages, seconds)
             report.figure(
                 f"{connections} connection(s) x {messages} message(s) a request", rate, "messages/s", goal=goal
             )
@@ -74,10 +74,10 @@ def _message(number: int) -> bytes:
     return cbor2.dumps({**fields, "note": "x" * (MESSAGE_BYTES - len(cbor2.dumps(fields)) - 8)})
 
 
-def _adding(port: int, connections: int, messages: int, seconds: float) -> float:
+def adding(port: int, connections: int, messages: int, seconds: float, connect: load.Connect = load.over_tcp) -> float:
     """Messages per second of connections that each have one request under way."""
     selector = selectors.DefaultSelector()
-    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+    sockets = [connect(port) for _ in range(connections)]
     batch = [_message(number) for number in range(messages)]
     for number, each in enumerate(sockets):
         log = f"log-{number}"
