@@ -311,17 +311,22 @@ def test_garbage_in_a_handshake_ends_it(
     assert exchange(secure, gate, world) == "ok"
 
 
-def test_a_server_stops_although_a_handshake_stalls_and_tells_the_others(world: World) -> None:
-    with world.serve() as server:
+def test_a_server_stops_although_handshakes_stall_and_tells_the_others(world: World) -> None:
+    with world.serve() as server, contextlib.ExitStack() as opened:
         client = penstock.connect(url_of(server, world), timeout=5, retries=False)
-        with (
-            socket.create_connection(place(server, "mq")) as stalled,
-            wrapped(server, "remits", world.context()) as idle,
-        ):
-            until(lambda: len(sessions(server, "mq")) == 2)
-            server.close()
-            assert rest(idle) == b""
-            assert rest(stalled) == b""
+        stalled = [
+            opened.enter_context(socket.create_connection(place(server, gate), timeout=PATIENCE_S)) for gate in GATES
+        ]
+        idle = opened.enter_context(wrapped(server, "remits", world.context()))
+        for each in stalled:
+            each.sendall(b"\x16\x03\x01")
+        until(lambda: len(sessions(server, "mq")) == 2 and len(sessions(server, "remits")) == 2)
+        began = time.monotonic()
+        server.close()
+        # Less than the time that a request under way is given.
+        assert time.monotonic() - began < 4
+        assert rest(idle) == b""
+        assert [rest(each) for each in stalled] == [b""] * 3
         with client, pytest.raises(penstock.PenstockError):
             client.contexts()
 

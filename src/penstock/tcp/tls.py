@@ -49,7 +49,7 @@ class TlsLayer(asyncio.Protocol, asyncio.Transport):
         self._is_begun = self._is_secured = self._is_finished = self._is_over = False
         self._stays_open: bool | None = None
         """After the peer's end: whether the protocol still writes."""
-        self._wants_close = False
+        self._wants_eof = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -101,8 +101,8 @@ class TlsLayer(asyncio.Protocol, asyncio.Transport):
         cast("Securable", self._protocol).secured()
         for piece in early:
             self.write(piece)
-        if self._wants_close:
-            self.close()
+        if self._wants_eof:
+            self.write_eof()
         return not self._is_over
 
     def _read(self) -> None:
@@ -206,16 +206,15 @@ class TlsLayer(asyncio.Protocol, asyncio.Transport):
     def write_eof(self) -> None:
         """Say that nothing more comes. The peer may still send."""
         if not self._is_secured:
-            self._wants_close = True
+            self._wants_eof = True
         elif not self._is_finished:
             self._finish()
             self._raw.write_eof()
 
     def close(self) -> None:
-        if not self._is_secured and not self._is_over:
-            self._wants_close = True
-            return
-        self._finish()
+        if self._is_secured:
+            self._finish()
+        self._is_over = True
         self._raw.close()
 
     def _finish(self) -> None:
@@ -236,7 +235,7 @@ class TlsLayer(asyncio.Protocol, asyncio.Transport):
             self._raw.write(self._outgoing.read())
 
     def is_closing(self) -> bool:
-        return self._is_over or self._is_finished or self._wants_close or self._raw.is_closing()
+        return self._is_over or self._is_finished or self._raw.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "sslcontext":
