@@ -73,6 +73,8 @@ class ServerTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        # A resumed session would skip the look at the client's certificate, and connections last long anyway.
+        context.num_tickets = 0
         _check_readable("tls_cert", self._cert)
         _check_key(self._key)
         try:
