@@ -10,7 +10,7 @@ from typing import Any, Final
 import cbor2
 
 from penstock.backup import Restored, Written, back_up, open_place, restore_backup
-from penstock.model import LOG_CONTEXT, Event, ProducerMark
+from penstock.model import LOG_CONTEXT, Credential, CredentialKind, Event, Limits, ProducerMark
 from penstock.store import Store, open_reader, store_url
 from penstock.store.contract import (
     MESSAGE_TYPE,
@@ -24,8 +24,11 @@ from penstock.store.contract import (
     IteratorState,
     Progressed,
     Register,
+    RemovePrincipal,
     SetBookmark,
     SetDeadRule,
+    StoreCredential,
+    StorePrincipal,
     StoreState,
     WriteOutput,
 )
@@ -94,6 +97,7 @@ def furnish(store: Store, clock: Clock, commits: int = 300) -> None:
     for number in (1, 4):
         append(store, "marked", some(2), mark=ProducerMark("producer", number))
     keep_logs(store)
+    let_in(store)
     do_one(store, HideStream("shop", "order-1"))
     do_one(store, HideEvents(((3, 5), (9, 9)), (("shop", "order-2"),)))
     erase_all(store)
@@ -116,6 +120,16 @@ def keep_logs(store: Store) -> None:
     do_one(store, AddIterator("sums", "twice", "reduce", "return (acc or 0) + msg", True))
     do_one(store, AddIterator("plain", "again", "filter", "return true", False))
     do_one(store, AddIterator("over", "shop/order-4", "map", "return 1", True))
+
+
+def let_in(store: Store) -> None:
+    """Principals with and without limits and an end; one of them is gone again."""
+    for name in ("ann", "bob", "gone"):
+        do_one(store, StorePrincipal(name, ("read,append:shop/order-%2A*", "all:*"), Limits(polls_max=3)))
+        do_one(store, StoreCredential(Credential(f"of {name}", name, CredentialKind.TOKEN, "0" * 64, "Ω", 1)))
+    do_one(store, StorePrincipal("bob", (), Limits()))
+    do_one(store, StoreCredential(Credential("curve:Ω", "ann", CredentialKind.CURVE, "", "", 1, 1 << 60)))
+    do_one(store, RemovePrincipal("gone"))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from penstock.engine import Engine, background
 from penstock.errors import EventNotFound, InvalidRequest, NotAllowed, VersionConflict
 from penstock.model import (
     ANONYMOUS,
+    AUDIT_CONTEXT,
     Delivery,
     Done,
     Erased,
@@ -138,6 +139,8 @@ async def test_more_than_one_step_finds_is_found_by_the_next(caller: Caller) -> 
         EraseStream("shop", ""),
         EraseStream("shop", "s\0"),
         EraseStream("remits", "log"),
+        EraseStream(AUDIT_CONTEXT, "access"),
+        EraseSubject("ann", AUDIT_CONTEXT),
         EraseSubject(""),
         EraseSubject("x" * 1025),
         EraseSubject("ü" * 513),

@@ -19,6 +19,7 @@ import cbor2
 
 from penstock.errors import BackupDamaged, PlaceRefused
 from penstock.files import flaw_of, made_of, parsed
+from penstock.model import Limits
 from penstock.store.contract import ACCESS_TABLES, STATE_TABLES, StoreIdentity, StoreState
 
 FORMAT_VERSION: Final = 1
@@ -159,6 +160,7 @@ def decode_state(place: str, path: str, data: bytes) -> StoreState:
             raise ValueError(f"it is not CBOR: {error}") from error
         given = {**NO_ACCESS, **document["tables"]}
         tables = {name: _rows(name, given[name]) for name in STATE_TABLES}
+        _check_access(tables)
         if not isinstance(document["store"], str) or not document["store"].isprintable():
             raise ValueError("its store has no name")
         for name in ("timeline", "head", "sealed"):
@@ -197,6 +199,22 @@ def _value(table: str, column: str, value: Any) -> Any:
     elif _is_number(value):
         return value
     raise ValueError(f"the column {column} of its table {table} has a value of another kind")
+
+
+def _check_access(tables: dict[str, list[tuple[Any, ...]]]) -> None:
+    """Raise ValueError for principals that no store has written: nobody must come in through them."""
+    versions, principals, credentials = (tables[name] for name in ACCESS_TABLES)
+    if len(versions) > 1 or any(version < 1 for (version,) in versions):
+        raise ValueError("its table access does not have one time")
+    if (principals or credentials) and not versions:
+        raise ValueError("it has principals, and its table access says that there never were any")
+    limits_known = Limits.__slots__
+    for name, _, text, *_ in principals:
+        limits = parsed(text.encode())
+        if not isinstance(limits, dict) or any(
+            limit not in limits_known or type(maximum) is not int or maximum < 1 for limit, maximum in limits.items()
+        ):
+            raise ValueError(f"the limits of principal {name!r} are none")
 
 
 def _is_number(value: Any) -> bool:

@@ -8,8 +8,8 @@ the store that is replaced. Timelines part where a restore began a new one: from
 sequences are other events. So an entry of a ledger applies only up to the point where its timeline and that of the
 backup are the same.
 
-Principals and credentials are not those of the backup either: they are those of the store that is replaced, else those
-of the newest backup in the place.
+Principals and credentials are not those of the backup either: they are those of the store that is replaced, or, if it
+has never had any or cannot be read, those of the newest backup in the place.
 """
 
 import time
@@ -25,7 +25,7 @@ from penstock.backup.reader import Chosen, check, choose, read_history, read_sta
 from penstock.errors import StoreError
 from penstock.model import LOG_CONTEXT, ticks_of_unix_ns
 from penstock.store import Store, open_replacement
-from penstock.store.contract import ACCESS_TABLES, Progressed, StoreIdentity, StoreState
+from penstock.store.contract import ACCESS_TABLES, Arrival, Progressed, StoreIdentity, StoreState
 from penstock.store.erasure_filter import Hidden, merged_ranges, visible
 from penstock.store.record import Record
 from penstock.store.replacement import Replaced
@@ -44,13 +44,17 @@ Timeline = tuple[int, int, int]
 
 
 class Restored(NamedTuple):
-    """Result of a restore. `is_ledger_lost`: it replaced a damaged store whose ledger could not be read."""
+    """Result of a restore. `is_ledger_lost`: it replaced a damaged store whose ledger could not be read.
+
+    `access_backup`: the backup that principals come from; None if there are none, or they are of the replaced store.
+    """
 
     number: int
     events: int
     timeline: int
     erasures: int
     is_ledger_lost: bool
+    access_backup: int | None
 
 
 def restore_backup(
@@ -63,34 +67,37 @@ def restore_backup(
     with stage("checking") as progressed:
         check(place, chosen, progressed)
     with system_errors(target.shown), target:
-        erasures, state = _plan(place, chosen, target.replaced)
+        erasures, state, access_backup = _plan(place, chosen, target.replaced)
         with closing(target.filling()) as store, stage("restoring") as progressed:
             state = _fill(store, place, chosen, erasures, state, progressed)
         with closing(target.built()) as built:
             check_new_store(built, stage, "what was restored is not sound, and was not put in place")
         target.swap()
     rows = len(state.tables["erasures"])
-    return Restored(chosen.manifest.number, state.head, state.identity.timeline, rows, target.is_damaged)
+    timeline, is_damaged = state.identity.timeline, target.is_damaged
+    return Restored(chosen.manifest.number, state.head, timeline, rows, is_damaged, access_backup)
 
 
-def _plan(place: Place, chosen: Chosen, replaced: Replaced | None) -> tuple["Erasures", StoreState]:
-    """The erasures to apply to the records, and the state of the new store."""
+def _plan(place: Place, chosen: Chosen, replaced: Replaced | None) -> tuple["Erasures", StoreState, int | None]:
+    """The erasures to apply to the records, the state of the new store, and the backup of its principals, if any."""
     state = read_state(place, chosen.manifest)
     timelines = Ledger.of(state.tables).timelines
     newest = read_state(place, chosen.newest).tables
     ledgers = [Ledger.of(newest)]
     # What was revoked since the backup stays revoked.
     access = {name: newest[name] for name in ACCESS_TABLES}
+    access_backup = chosen.newest.number if access["access"] else None
     top = state.identity.timeline
     if replaced is not None and replaced.identity.id == state.identity.id:
         ledgers.append(Ledger.of({"timelines": replaced.timelines, "erasures": replaced.erasures}))
         top = max(top, replaced.identity.timeline)
-        access = replaced.access
+        # An open store, such as one from a lake, does not open what was closed.
+        if replaced.access["access"]:
+            access, access_backup = replaced.access, None
     began: Timeline = (top + 1, state.head, ticks_of_unix_ns(time.time_ns()))
     tables = {**state.tables, **access, "timelines": [*state.tables["timelines"], began]}
-    return Erasures(timelines, ledgers), StoreState(
-        StoreIdentity(state.identity.id, top + 1), state.head, chosen.sealed, tables
-    )
+    identity = StoreIdentity(state.identity.id, top + 1)
+    return Erasures(timelines, ledgers), StoreState(identity, state.head, chosen.sealed, tables), access_backup
 
 
 def _fill(
@@ -103,7 +110,7 @@ def _fill(
         progressed(store.head(), state.head)
     tables = without_logs(state.tables, erasures.deleted_logs(state))
     state = state._replace(tables={**tables, "erasures": erasures.rows()})
-    store.finish(state)
+    store.finish(state, Arrival("restored", {"backup": chosen.manifest.number}))
     return state
 
 

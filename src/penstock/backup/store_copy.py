@@ -18,7 +18,7 @@ from penstock.errors import NotAStore, PlaceRefused, StoreError, StoreUnfinished
 from penstock.files import parsed
 from penstock.model.chunks import chunked
 from penstock.store import Store, hold_store, is_same_place, open_import, open_reader, shown_place
-from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, StoreState
+from penstock.store.contract import STATE_TABLES, Arrival, Progressed, StoreIdentity, StoreState
 from penstock.store.tables.imports import StoreImport
 
 CHUNK_BYTES_MAX: Final = 8 << 20
@@ -42,7 +42,7 @@ def copy_store(source: str, target: str, stage: Stage) -> Copied:
         raise PlaceRefused(shown_place(target), "it is where the store is copied from")
     with system_errors(shown_place(target)), hold_store(source) as hold, closing(open_reader(source)) as original:
         state = original.state()
-        new_events = _fill(original, state, target, stage)
+        new_events = _fill(original, source, state, target, stage)
         with hold_store(target, is_strict=False), closing(open_reader(target)) as copy:
             differences = partial(_differences, original, copy, state.head)
             check_new_store(copy, stage, "the copy is not what the source is; remove it", differences)
@@ -69,18 +69,19 @@ class _Note(NamedTuple):
         return cls(*state.identity, len(state.tables["erasures"]), state.sealed)
 
 
-def _fill(source: Store, state: StoreState, target: str, stage: Stage) -> int:
+def _fill(original: Store, source: str, state: StoreState, target: str, stage: Stage) -> int:
     if _is_filled(target, state):
         return 0
     with closing(open_import(target)) as filling, stage("copying") as progressed:
         before = filling.head()
         sealed = _begin(filling, state, target)
-        records = records_between(source, before + 1, state.head)
+        records = records_between(original, before + 1, state.head)
         for chunk in chunked(records, lambda record: len(record.data), CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX):
             filling.add(chunk)
             progressed(filling.head(), state.head)
         # Records that were copied before they were sealed are not sealed in the copy.
-        filling.finish(state._replace(sealed=min(sealed, state.sealed)))
+        arrival = Arrival("moved", {"from": shown_place(source)})
+        filling.finish(state._replace(sealed=min(sealed, state.sealed)), arrival)
         return state.head - before
 
 

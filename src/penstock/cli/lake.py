@@ -171,8 +171,16 @@ def status_command(
 
 @lake_app.command("restore")
 def restore_command(lake: Lake, data: NewData = None, store: NewStore = None, as_json: AsJson = False) -> None:
-    """Create a store from a lake alone, in an empty place. It is on a new timeline. Needs no Spark."""
+    """Create a store from a lake alone, in an empty place. It is on a new timeline. Needs no Spark.
+
+    A lake has no principals: if its store had some, make new ones before you serve the new store.
+    """
     restored = restore_lake(lake, new_store_url(data, store), progress_bar)
+    if restored.had_principals:
+        print_error(
+            "a lake has no principals, so the restored store is open to every client: "
+            "run penstock access init before you serve it"
+        )
     erased = f" ({restored.erased:,} more are erased)" if restored.erased else ""
     events = f"{counted(restored.events, 'event')}{erased} from {counted(restored.files, 'file')}"
     line = f"restored {events}, now on timeline {restored.timeline}; compared with the lake"

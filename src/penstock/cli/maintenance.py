@@ -133,7 +133,8 @@ def restore_command(
     """Restore a store from a backup. No server may have a store open in that place.
 
     The command checks the whole backup before it changes anything. The restored store is on a new timeline, and events
-    that were erased after the backup stay erased.
+    that were erased after the backup stay erased. Principals are those of the store that is replaced, else those of the
+    newest backup.
     """
     url = new_store_url(data, store)
     with store_errors(), open_place(path, write=False) as place:
@@ -142,6 +143,11 @@ def restore_command(
         print_error(
             "the store that was replaced is damaged: events that were erased after the last backup may be back; "
             "erase them again"
+        )
+    if restored.access_backup is not None:
+        print_error(
+            f"principals and tokens are those of backup {restored.access_backup}: "
+            "revoke again what was revoked after it (penstock access list)"
         )
     where = {"store": shown_place(store)} if store else {"data": str(data)}
     events = f"{restored.events:,} events, now on timeline {restored.timeline}"

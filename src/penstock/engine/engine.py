@@ -16,7 +16,7 @@ from penstock import model
 from penstock.engine import iterator_jobs, jobs
 from penstock.engine.access import Access, AccessRequests, authorize
 from penstock.engine.appends import AppendRequests, Checks, LogRequests, OnReply
-from penstock.engine.audit import Audit
+from penstock.engine.audit import Audit, audit_entry
 from penstock.engine.background import Eraser, Sealer, SpaceKeeper
 from penstock.engine.context import Attempt, Caller, EngineContext, Handler, Handlers, called, check_names, plain
 from penstock.engine.coordination import coordination
@@ -46,7 +46,15 @@ from penstock.model.requests import Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
-from penstock.store.contract import ExpireProducers, ExpireStages, Notice, ReadLimits, Transaction
+from penstock.store.contract import (
+    Arrival,
+    ExpireProducers,
+    ExpireStages,
+    ForgetArrival,
+    Notice,
+    ReadLimits,
+    Transaction,
+)
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +136,7 @@ class Engine:
             head, sealed = self._store.head(), self._store.sealed()
             self._iterators.start(jobs.all_iterators(self._store))
             self.access.start(context, self._store.access())
+            arrival = self._store.arrival()
         except BaseException as error:
             await self._others.stop()
             self._store.close()
@@ -144,9 +153,21 @@ class Engine:
         try:
             await self._disk.start()
             await self.pool.start()
+            await self._tell_arrival(arrival)
         except BaseException:
             await self.stop()
             raise
+
+    async def _tell_arrival(self, arrival: Arrival | None) -> None:
+        """Tell the audit that the store was restored or moved, which whoever owns its files did without a server."""
+        if arrival is None or not self.access.is_closed:
+            return
+        entry = audit_entry("files", "store", f"store-{arrival.what}", arrival.facts)
+        try:
+            await self._context.write(Transaction((ForgetArrival(), entry)))
+        except PenstockError as error:
+            # Another server has told, or the next start does.
+            log.info("the audit was not told that the store was %s: %s", arrival.what, error)
 
     async def _open(self) -> Store:
         """Open the store in a thread: it may recover or migrate, which would block the loop."""

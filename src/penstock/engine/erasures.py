@@ -54,6 +54,8 @@ def find_subject(store: Store, subject: str, wanted: EventFilter, position: int,
         for record in span.records:
             headers = record.data[record.at.headers : record.at.bodies]
             for event in record.events(wanted) if might_name(headers, subject) else ():
+                if event.context == AUDIT_CONTEXT:
+                    continue
                 if last is not None and event.position > last:
                     return found.until(last + 1, end=True)
                 if event.position >= position and names_subject(event.headers, subject) and not found.add(event):
@@ -141,8 +143,7 @@ class ErasureRequests:
     async def erase_stream(self, request: EraseStream, caller: Caller) -> Erased:
         """Hide all events of a stream, or those up to a sequence."""
         check_names(context=request.context)
-        if request.context == AUDIT_CONTEXT:
-            raise InvalidRequest("context", f"{AUDIT_CONTEXT} is that of the audit, which nobody erases")
+        _check_context(request.context)
         if reason := check_stream(request.stream):
             raise InvalidRequest("stream", reason)
         _check_last(request.last)
@@ -154,6 +155,7 @@ class ErasureRequests:
         """Search one step from a position on, and hide the matches."""
         if request.context is not None:
             check_names(context=request.context)
+            _check_context(request.context)
         if request.position < 1:
             raise InvalidRequest("position", f"is {request.position}; positions begin at 1")
         _check_last(request.last)
@@ -181,6 +183,11 @@ class ErasureRequests:
         self._iterators.rebuilt(hid.rebuilt)
         self._eraser.wake()
         return hid.events
+
+
+def _check_context(context: str) -> None:
+    if context == AUDIT_CONTEXT:
+        raise InvalidRequest("context", f"{AUDIT_CONTEXT} is that of the audit, which nobody erases")
 
 
 def _check_last(last: int | None) -> None:

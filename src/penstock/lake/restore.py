@@ -11,7 +11,7 @@ No code here loops over events.
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import pairwise
@@ -31,13 +31,13 @@ from penstock.lake.parquet import Erased, digest, whole
 from penstock.lake.places import LakePlace, open_lake_place
 from penstock.lake.slices import rows_of
 from penstock.lake.verification import read_whole
-from penstock.model import LOG_CONTEXT, PositionRange, ticks_of_unix_ns
+from penstock.model import AUDIT_CONTEXT, LOG_CONTEXT, PositionRange, ticks_of_unix_ns
 from penstock.model.chunks import chunked
 from penstock.model.events import random_ids
 from penstock.model.times import KIND_UTC, TICKS_PER_US, UNIX_EPOCH_TICKS, stamp_of
 from penstock.store import Store, open_replacement
 from penstock.store.concat import RecordColumns
-from penstock.store.contract import STATE_TABLES, Progressed, StoreIdentity, StoreState
+from penstock.store.contract import STATE_TABLES, Arrival, Progressed, StoreIdentity, StoreState
 from penstock.store.record import Record
 from penstock.store.seals import SEALED_BYTES_MAX, SEALED_EVENTS
 from penstock.store.selective_decode import RUN_TYPE
@@ -166,6 +166,8 @@ class RestoredLake(NamedTuple):
     files: int
     timeline: int
     store_id: str
+    had_principals: bool
+    """The store of the lake had some, and the new store has none."""
 
 
 def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
@@ -185,19 +187,21 @@ def restore_lake(lake: str, url: str, stage: Stage) -> RestoredLake:
         place.check_inside(file.path for file in manifest.files)
         with target:
             with closing(target.filling()) as store, stage("restoring") as progressed:
-                _fill(store, place, manifest, progressed)
+                contexts = _fill(store, place, manifest, progressed)
             with closing(target.built()) as built:
                 complaint = "what was restored is not what the lake has, and was not put in place"
                 check_new_store(built, stage, complaint, partial(_differences, built, manifest))
             target.swap()
-    erased = manifest.head - manifest.rows
-    return RestoredLake(manifest.rows, erased, len(manifest.files), manifest.timeline + 1, manifest.store)
+    had_principals = AUDIT_CONTEXT.encode() in contexts
+    counts = manifest.rows, manifest.head - manifest.rows, len(manifest.files)
+    return RestoredLake(*counts, manifest.timeline + 1, manifest.store, had_principals)
 
 
 # -- filling
 
 
-def _fill(store: StoreImport, place: LakePlace, manifest: Manifest, progressed: Progressed) -> None:
+def _fill(store: StoreImport, place: LakePlace, manifest: Manifest, progressed: Progressed) -> Collection[bytes]:
+    """Returns the contexts."""
     counts = _Counts()
     for file in manifest.files:
         rows, erased = read_whole(place, file)
@@ -213,7 +217,9 @@ def _fill(store: StoreImport, place: LakePlace, manifest: Manifest, progressed: 
     tables["contexts"] = [(name.decode(), *counted) for name, counted in sorted(counts.contexts.items())]
     tables["logs"] = [(name.decode(), *log) for name, log in sorted(counts.logs.items())]
     # Its server finds out what to seal.
-    store.finish(StoreState(StoreIdentity(manifest.store, manifest.timeline + 1), manifest.head, 1, tables))
+    state = StoreState(StoreIdentity(manifest.store, manifest.timeline + 1), manifest.head, 1, tables)
+    store.finish(state, Arrival("restored", {"lake": manifest.written}))
+    return counts.contexts
 
 
 @contextmanager

@@ -188,6 +188,13 @@ class AccessState(NamedTuple):
     credentials: list[Credential]
 
 
+class Arrival(NamedTuple):
+    """How a store came to its place if no server made it there: restored or moved, and facts about it."""
+
+    what: str
+    facts: dict[str, Any]
+
+
 class StoreState(NamedTuple):
     """The state of a store at one moment, without its records up to `head`. Rows are as in STATE_TABLES."""
 
@@ -595,6 +602,11 @@ class ExpireCredentials(Operation):
     kind: str
     until: int
     except_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetArrival(Operation):
+    """The arrival of the store is in the audit now. Answers True; InvalidRequest if it was not to be told."""
 
 
 class Transaction(NamedTuple):

@@ -22,7 +22,7 @@ import apsw
 from penstock.errors import NotAStore, PlaceRefused, StorageFailure, StoreError, StoreInUse, StoreUnfinished
 from penstock.files import is_shared, sync_directory
 from penstock.model import ticks_of_unix_ns
-from penstock.store.contract import ACCESS_TABLES, StoreIdentity, StoreState
+from penstock.store.contract import ACCESS_TABLES, Arrival, StoreIdentity, StoreState
 from penstock.store.replacement import Replaced, StoreHold, StoreReplacement
 from penstock.store.sqlite import schema
 from penstock.store.sqlite.database import SqliteDatabase
@@ -92,8 +92,8 @@ class SqliteImport(StoreImport):
     def _end_finish(self) -> None:
         self._db.connection.pragma("application_id", APPLICATION_ID)
 
-    def finish(self, state: StoreState) -> None:
-        super().finish(state)
+    def finish(self, state: StoreState, arrival: Arrival) -> None:
+        super().finish(state, arrival)
         # Leave one file, in the mode that readers expect.
         self._db.command("PRAGMA journal_mode = delete")
         self._db.command("PRAGMA journal_mode = wal")

@@ -12,11 +12,13 @@ from penstock.errors import InvalidRequest, LastAdministrator, LimitExceeded, Pr
 from penstock.model import Credential, Limits, PrincipalInfo
 from penstock.model.access import is_administrator
 from penstock.store import contract
-from penstock.store.contract import AccessState
+from penstock.store.contract import AccessState, Arrival
 from penstock.store.tables.database import Database
 
 CHANGED: Final = "access"
 """The key in `meta` of the time (ticks) of the last change."""
+ARRIVAL: Final = "arrival"
+"""The key in `meta` of how the store came to its place, until it is in the audit."""
 PRINCIPALS_MAX: Final = 10_000
 CREDENTIALS_MAX: Final = 100_000
 
@@ -100,3 +102,23 @@ def _change(db: Database, now: int) -> int:
     changed = max(now, changed_at(db) + 1)
     db.later("set_meta", {"key": CHANGED, "value": str(changed)})
     return changed
+
+
+# --- how the store came to its place ----------------------------------------------------------------------------
+
+
+def arrival(db: Database) -> Arrival | None:
+    kept = db.value("meta", {"key": ARRIVAL})
+    return None if kept is None else Arrival(*json.loads(kept))
+
+
+def note_arrival(db: Database, noted: Arrival) -> None:
+    db.later("set_meta", {"key": ARRIVAL, "value": json.dumps(noted)})
+
+
+def forget_arrival(db: Database) -> bool:
+    # Of two servers that start together, one tells.
+    if arrival(db) is None:
+        raise InvalidRequest("arrival", "is known already")
+    db.later("delete_meta", {"key": ARRIVAL})
+    return True

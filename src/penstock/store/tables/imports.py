@@ -15,12 +15,13 @@ import numpy as np
 
 from penstock.errors import InvalidRequest
 from penstock.model.times import TICKS_MASK
-from penstock.store.contract import STATE_TABLES, StoreState
+from penstock.store.contract import STATE_TABLES, Arrival, StoreState
 from penstock.store.erasure_filter import pack_ranges
 from penstock.store.record import HEADER, RUN, Record
 from penstock.store.replacement import NO_NOTE, SOURCE
 from penstock.store.seals import BLOCK_BITS
 from penstock.store.selective_decode import RUN_TYPE, Ints
+from penstock.store.tables.access import note_arrival
 from penstock.store.tables.appends import NewRows
 from penstock.store.tables.database import Database
 from penstock.store.tables.logs import LAST_LOG
@@ -76,8 +77,11 @@ class StoreImport(ABC):
                 self._end_add(index, records[-1])
         self._index = index
 
-    def finish(self, state: StoreState) -> None:
-        """Complete the store with this identity, state and timelines. Its server builds the outputs of iterators."""
+    def finish(self, state: StoreState, arrival: Arrival) -> None:
+        """Complete the store with this identity, state and timelines.
+
+        Its server builds the outputs of iterators, and tells the audit of the arrival.
+        """
         if self.head() != state.head:
             raise InvalidRequest("state", f"is of position {state.head}, and the records end at {self.head()}")
         with self._transaction():
@@ -87,6 +91,8 @@ class StoreImport(ABC):
             self._db.later("delete_meta", {"key": LAST_LOG})
             self._db.later("forget_timelines")
             now = self._now()
+            facts = {**arrival.facts, "timeline": state.identity.timeline, "head": state.head}
+            note_arrival(self._db, Arrival(arrival.what, facts))
             for name in STATE_TABLES:
                 self._db.run_many(f"import_{name}", [_stored(name, row, now) for row in state.tables[name]])
             self._end_finish()

@@ -95,6 +95,10 @@ class Store(HistoryReader):
         with self.db.snapshot():
             return access.read(self.db)
 
+    def arrival(self) -> contract.Arrival | None:
+        """How the store came to its place, until a server has told the audit."""
+        return access.arrival(self.db)
+
     @abstractmethod
     def free_bytes(self) -> int | None:
         """Free space where the store's files grow; None if unknown. Any thread may call this."""
