@@ -20,6 +20,7 @@ from penstock.model import (
     ErasureInfo,
     FindPosition,
     Found,
+    Grant,
     ListErasures,
     ListPage,
     NewEvent,
@@ -28,7 +29,6 @@ from penstock.model import (
     ReadEvent,
     ReadStream,
     Request,
-    Right,
     SetDeadLetterRule,
     SubscriptionReceipt,
     Transact,
@@ -156,7 +156,7 @@ async def test_what_cannot_be_is_refused(caller: Caller, request_: Request) -> N
 
 
 async def test_erasing_needs_the_right_to_administer(engine: Engine) -> None:
-    somebody = Principal("somebody", Right.READ | Right.APPEND | Right.CONSUME)
+    somebody = Principal("somebody", (Grant.of("read,append,consume"),))
     for request in (EraseStream("shop", "s"), EraseSubject("ann"), ListErasures()):
         with pytest.raises(NotAllowed):
             await engine.execute(somebody, request)

@@ -35,7 +35,7 @@ def records(store: Store, start: int = 1) -> Iterator[list[Record]]:
 def fill(target: StoreImport, source: Store) -> None:
     for some_ in records(source, target.head() + 1):
         target.add(some_)
-    target.finish(source.state(), Arrival("moved", {}))
+    target.finish(source.state())
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_an_import_that_was_interrupted_goes_on(source: SqliteStore, schemas: Sc
             with pytest.raises(StoreUnfinished):
                 kind(url)
     with closing(PostgresImport(url)) as target:
-        target.finish(source.state(), Arrival("moved", {}))
+        target.finish(source.state())
     with closing(PostgresReader(url)) as reader:
         assert everything(reader) == everything(source)
         assert findings(reader) == []
@@ -124,7 +124,7 @@ def test_records_come_in_order_and_a_wrong_one_changes_nothing(source: SqliteSto
         target.add(second)
         assert target.head() == second[-1].last
         with pytest.raises(InvalidRequest, match="records end at"):
-            target.finish(source.state(), Arrival("moved", {}))
+            target.finish(source.state())
 
 
 def test_a_store_that_was_used_is_not_filled(schemas: Schemas) -> None:

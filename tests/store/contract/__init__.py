@@ -28,6 +28,7 @@ from tests.store.contract.search import SearchContract
 from tests.store.contract.staging import StagingContract
 from tests.store.contract.subscriptions import SubscriptionContract
 from tests.store.contract.transactions import TransactionContract
+from tests.store.contract.views import ViewContract
 
 __all__ = ["LookingContract", "ReadingContract", "RememberingContract", "StoreContract"]
 
@@ -54,7 +55,7 @@ class WritingContract(RememberingContract, LookingContract):
     """What becomes of each operation."""
 
 
-class ReadingContract(ReadContract, RecordContract, SearchContract, SealContract, KeepingContract):
+class ReadingContract(ReadContract, RecordContract, SearchContract, SealContract, KeepingContract, ViewContract):
     """How what was written is found again, sealed or not: plain appends to begin with, then many reads."""
 
 

@@ -92,7 +92,7 @@ class SqliteImport(StoreImport):
     def _end_finish(self) -> None:
         self._db.connection.pragma("application_id", APPLICATION_ID)
 
-    def finish(self, state: StoreState, arrival: Arrival) -> None:
+    def finish(self, state: StoreState, arrival: Arrival | None = None) -> None:
         super().finish(state, arrival)
         # Leave one file, in the mode that readers expect.
         self._db.command("PRAGMA journal_mode = delete")

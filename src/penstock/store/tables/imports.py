@@ -77,7 +77,7 @@ class StoreImport(ABC):
                 self._end_add(index, records[-1])
         self._index = index
 
-    def finish(self, state: StoreState, arrival: Arrival) -> None:
+    def finish(self, state: StoreState, arrival: Arrival | None = None) -> None:
         """Complete the store with this identity, state and timelines.
 
         Its server builds the outputs of iterators, and tells the audit of the arrival.
@@ -91,8 +91,9 @@ class StoreImport(ABC):
             self._db.later("delete_meta", {"key": LAST_LOG})
             self._db.later("forget_timelines")
             now = self._now()
-            facts = {**arrival.facts, "timeline": state.identity.timeline, "head": state.head}
-            note_arrival(self._db, Arrival(arrival.what, facts))
+            if arrival is not None:
+                facts = {**arrival.facts, "timeline": state.identity.timeline, "head": state.head}
+                note_arrival(self._db, Arrival(arrival.what, facts))
             for name in STATE_TABLES:
                 self._db.run_many(f"import_{name}", [_stored(name, row, now) for row in state.tables[name]])
             self._end_finish()
