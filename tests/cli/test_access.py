@@ -52,7 +52,7 @@ def one_line(done: Done) -> str:
 def test_init_makes_a_store_with_an_administrator_and_prints_only_its_token(tmp_path: Path) -> None:
     done = run("access", "init", "--data", tmp_path / "new")
     token = one_line(done)
-    assert done.err == "admin is an administrator from now on. Its token, which nobody can show again:\n"
+    assert done.err == "admin is an administrator from now on. Its token, shown only this once:\n"
     with server(tmp_path / "new") as served, penstock.connect(served.url, token=token) as client:
         assert client.whoami().grants == ("all:*",)
 

@@ -92,7 +92,7 @@ LimitsGiven = Annotated[
     list[str] | None,
     option("--limit", "a limit, such as requests_per_s_max=1000, or =none; can be repeated", "LIMIT=N"),
 ]
-Force = Annotated[bool, option("--force", "also if nobody can change rights then but the owner of the store's files")]
+Force = Annotated[bool, option("--force", "even if only the owner of the store's files can change rights afterwards")]
 
 
 # --- how commands reach the principals --------------------------------------------------------------------------
@@ -134,10 +134,10 @@ def init_command(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the first administrator, and print its token. From then on the server wants to know who comes.
+    """Make the first administrator, and print its token. From then on clients need a credential.
 
-    With --data or --store it works on the store itself, also if there are principals already: whoever owns the files
-    gets a new token for an administrator, so a lost one is no harm. Other servers of a PostgreSQL go on meanwhile.
+    With --data or --store it works on the store itself, also if there are principals already: the owner of the files
+    gets a new token for an administrator after losing the last one. The servers of a PostgreSQL go on meanwhile.
     """
     need_name(name, "a principal")
     address = named_address(url, data, store, config) or default_url()
@@ -169,7 +169,7 @@ def add_command(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a principal, and print a token of it, which nobody can show again."""
+    """Make a principal, and print its token. No command can show that again."""
     limits = _limits(Limits(), limit)
     grants_of(grants)
     token = None
@@ -284,7 +284,7 @@ def revoke_command(
             client.access.revoke(name, force=force)
         else:
             assert credential is not None
-            # Somebody may paste a whole token here.
+            # A whole token has its id before the dot.
             client.access.revoke_credential(credential if ":" in credential else credential.partition(".")[0])
     what = "principal" if name is not None else "credential"
     shown = name if credential is None or ":" in credential else credential.partition(".")[0]
@@ -395,7 +395,9 @@ def new_token_command(label: Label = "", expires: Expires = None, as_json: AsJso
         print_document({"token": made.token, "line": line})
         return
     print_fields({"token": made.token, "line": line})
-    remark("put the line into tokens = […] of a principal, and give the token to the program; nobody can show it again")
+    remark(
+        "put the line into tokens = […] of a principal, and give the token to the program; no command can show it again"
+    )
 
 
 @access_app.command("check-file")
@@ -413,7 +415,7 @@ def check_file_command(
         )
         return
     rows = [(one.name, " ".join(one.grants) or "-", counts[one.name]) for one in found.principals]
-    print_table(("principal", "grants", "#credentials"), rows, empty="no principals: nobody can come in")
+    print_table(("principal", "grants", "#credentials"), rows, empty="no principals: no client can come in")
     print_line(f"{file} is right: {counted(len(rows), 'principal')}, {counted(len(found.credentials), 'credential')}")
 
 
@@ -423,7 +425,7 @@ _EXAMPLES: Final = {Reach.STREAM: "shop/order-1", Reach.LOG: "log:visits"}
 
 
 def _asked(what: str) -> tuple[list[Right], Reach]:
-    """The rights that somebody asks about, and what a request needs them for."""
+    """The rights in question, and what a request needs them for."""
     names = what.lower().split(",")
     if all(one in RIGHTS for one in names):
         return list(dict.fromkeys(right for one in names for right in RIGHTS[one])), Reach.EACH
@@ -517,7 +519,7 @@ def _print_token(name: str, token: IssuedToken, line: str, *, as_json: bool, mad
         about = {"principal": name, "token": token.token, "credential": token.id, "expires": expires}
         print_document(about if made is None else {**about, "made": made})
         return
-    remark(f"{line}. Its token, which nobody can show again:")
+    remark(f"{line}. Its token, shown only this once:")
     print_line(token.token)
 
 

@@ -18,8 +18,8 @@ class AsyncAccess:
     async def put(self, name: str, grants: Iterable[str], *, limits: Limits = NO_LIMITS, force: bool = False) -> None:
         """Make a principal, or replace the grants and limits of one. Its credentials stay.
 
-        A grant is `RIGHTS:WHERE`, as in `read,append:shop`. Raises LastAdministrator if nobody would have the right
-        `admin` everywhere any more, unless `force`.
+        A grant is `RIGHTS:WHERE`, as in `read,append:shop`. Raises LastAdministrator if no principal would have the
+        right `admin` everywhere any more, unless `force`.
         """
         if isinstance(grants, str):
             raise InvalidRequest("grants", f"are {grants!r}: put them into a list")
@@ -36,7 +36,7 @@ class AsyncAccess:
     async def issue_token(
         self, principal: str, *, label: str = "", expires: datetime | None = None, rotate: float | None = None
     ) -> model.IssuedToken:
-        """Make a token. Nobody can show it again. With `rotate`, other tokens of it end after so many seconds.
+        """Make a token. The server cannot show it again. With `rotate`, other tokens of it end after so many seconds.
 
         The client does not retry it: a token whose answer was lost stays, and its principal may be given another.
         """

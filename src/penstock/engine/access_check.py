@@ -27,7 +27,7 @@ class _Asked(Request):
     """A request, as far as its rights go."""
 
     def __init__(self, reach: Reach, scope: Scope) -> None:
-        # A queue, a subscription and an iterator may be used by those who may use all that it reads.
+        # A principal may use a queue, a subscription or an iterator if it may use all that this reads.
         known = reach in (Reach.STREAM, Reach.LOG, Reach.FILTER) or reach not in PLACED
         self.reach = reach if known else Reach.EACH  # type: ignore[misc]
         self.context, self.stream, self.is_exact = scope

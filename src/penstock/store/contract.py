@@ -560,7 +560,7 @@ class ExpireStages(Operation):
 class StorePrincipal(Operation):
     """Make a principal, or replace its grants and limits. Answers whether it is new; LimitExceeded.
 
-    With `keeps_admin` it fails with LastAdministrator if nobody would have the right admin everywhere any more.
+    With `keeps_admin` it fails with LastAdministrator if no principal would have the right admin everywhere.
     """
 
     name: str
