@@ -35,6 +35,7 @@ SHARED_FILE: Final = 0o660
 NUMBER_BITS: Final = 64
 CHECKSUM: Final = "checksum"
 OWNER_BYTES_MAX: Final = 4096
+SECRET_BYTES_MAX: Final = 4096
 LOCK_TRIES: Final = 5
 LOCK_TRY_S: Final = 0.005
 SHOWN_CHARS: Final = 40
@@ -133,6 +134,21 @@ def _share(file: Path | int, group: int, mode: int) -> None:
         if os.stat(file).st_gid != group:  # noqa: PTH116
             os.chown(file, -1, group)
         os.chmod(file, mode)  # noqa: PTH101
+
+
+def read_secret(path: Path) -> str:
+    """A short text that is for its owner alone. Raises OSError, or ValueError for a file that others can read.
+
+    The group may read a file of root, as secrets are often handed to services.
+    """
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_mode & _OTHERS or (found.st_mode & _GROUP and found.st_uid != 0):
+            raise ValueError(f"can be read by other users; close it with chmod 600 {path}, and make a new secret")
+        content = file.read(SECRET_BYTES_MAX + 1)
+    if len(content) > SECRET_BYTES_MAX or not content.isascii():
+        raise ValueError("is not a file with one secret")
+    return content.decode()
 
 
 def created(path: Path, mode: Literal["wb", "xb", "ab"]) -> BufferedWriter:

@@ -177,15 +177,15 @@ REFUSED: Final[dict[str, tuple[bytes, str]]] = {
     "a name longer than the command": (greeting_3() + frame(b"\x06READY", COMMAND), "a command has no name"),
     "a property without a name": (
         greeting_3() + command(b"READY", b"\x00" + bytes(4)),
-        "the metadata of READY is malformed",
+        "the metadata of the peer is malformed",
     ),
     "half a property": (
         greeting_3() + command(b"READY", properties(Socket_Type=b"REQ")[:-1]),
-        "the metadata of READY is malformed",
+        "the metadata of the peer is malformed",
     ),
     "a property that ends before its length": (
         greeting_3() + command(b"READY", b"\x01X\0\0\0"),
-        "the metadata of READY is malformed",
+        "the metadata of the peer is malformed",
     ),
     "a READY that is too long": (
         greeting_3() + command(b"READY", properties(X=bytes(9000))),

@@ -5,10 +5,15 @@ that brokers may stand between. The connections are TCP sessions like those of t
 listed. The gate stops reading from a connection that has too much in flight or does not read its answers.
 """
 
+import logging
 import socket
+from pathlib import Path
+from typing import NamedTuple
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES
+from penstock.errors import CannotListen
+from penstock.files import read_secret
 from penstock.gates.contract import (
     TCP,
     TcpGate,
@@ -20,10 +25,23 @@ from penstock.gates.contract import (
     shown_address,
 )
 from penstock.gates.in_flight import UNREAD_MS_MAX, Pipeline
+from penstock.model import CredentialKind
 from penstock.tcp import TcpSession
+from penstock.wire.curve import Curve, key_of, key_text, public_key
 from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import Exchange, Unanswerable, decode
 from penstock.wire.zmtp import Connection, Limits, Message, Oversize, Ping, Violation
+
+log = logging.getLogger(__name__)
+
+ENCRYPT: str = "--curve-secret-key FILE, a file that penstock access curve-keygen makes"
+
+
+class Keys(NamedTuple):
+    """The key pair of the server."""
+
+    secret: bytes
+    public: bytes
 
 
 class ZeromqGate(TcpGate["ZmtpSession"]):
@@ -34,14 +52,21 @@ class ZeromqGate(TcpGate["ZmtpSession"]):
         limits = limits_of(engine.settings, "res", unsent_bytes_max=unsent_bytes_max, unread_ms_max=UNREAD_MS_MAX)
         super().__init__("res-legacy" if legacy else "res", limits, engine, endpoint)
         self.legacy = legacy
+        self.keys: Keys | None = None
+        """Without them the gate speaks in plain text."""
 
     async def start(self) -> None:
         check_fixed(self.engine, self.name, self.address)
-        bound = await bound_socket(self.name, self.address, exposed(self.engine, "--res-curve-key FILE"))
+        if (path := self.engine.settings.curve_secret_key) is not None:
+            self.keys = _read_keys(self.name, self.address, path)
+        reason = exposed(self.engine, ENCRYPT, is_encrypted=self.keys is not None)
+        bound = await bound_socket(self.name, self.address, reason)
         # A peer that lost its power sends nothing; the system finds out. Connections inherit this.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.address = shown_address(bound) if bound.family == socket.AF_UNIX else TCP + shown_address(bound)
         await self.listen(bound)
+        if self.keys is not None:
+            log.info("the gate %s speaks CURVE; its public key is %s", self.name, key_text(self.keys.public))
 
     async def stop(self) -> None:
         """Send the last answers, close, and remove the file of a local socket."""
@@ -50,6 +75,18 @@ class ZeromqGate(TcpGate["ZmtpSession"]):
 
     def new_session(self) -> "ZmtpSession":
         return ZmtpSession(self)
+
+
+def _read_keys(gate: str, address: str, path: Path) -> Keys:
+    try:
+        secret = key_of(read_secret(path).strip())
+    except OSError as error:
+        raise CannotListen(
+            gate, address, f"curve_secret_key: {path}: {(error.strerror or str(error)).lower()}"
+        ) from None
+    except ValueError as error:
+        raise CannotListen(gate, address, f"curve_secret_key: {path} {error}") from None
+    return Keys(secret, public_key(secret))
 
 
 class ZmtpSession(TcpSession):
@@ -61,9 +98,11 @@ class ZmtpSession(TcpSession):
         self._gate = gate
         self._metrics = gate.engine.metrics
         self._connection = Connection(
-            Limits(settings.res_frame_bytes_max, settings.res_message_bytes_max, settings.res_message_frames_max)
+            Limits(settings.res_frame_bytes_max, settings.res_message_bytes_max, settings.res_message_frames_max),
+            None if gate.keys is None else Curve(gate.keys.secret, gate.keys.public, self._admit),
         )
         self._pipeline = Pipeline(gate.engine, self, gate.name, self._answer, settings.res_unread_max)
+        self._is_known_only = settings.curve_known_only
         self._handshake_s_max = settings.res_handshake_ms_max / 1000
         self._ttl_s = 0.0
         self._is_pinged = False
@@ -91,6 +130,10 @@ class ZmtpSession(TcpSession):
             elif isinstance(event, Violation):
                 self.end(f"protocol error: {event.what}")
         return self._connection.pending_bytes
+
+    def _admit(self, key: bytes) -> bool:
+        """The client has shown that a key is its own. One that stands for no principal may still send a token."""
+        return self._pipeline.logins.secured([f"{CredentialKind.CURVE}:{key_text(key)}"]) or not self._is_known_only
 
     def _take(self, frames: Message) -> None:
         if not self._gate.is_accepting:

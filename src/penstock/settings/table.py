@@ -240,6 +240,12 @@ class Settings:
     mq_as: str | None = setting(None, text, "principal of clients of the MQ gate that show no credential")
     remits_as: str | None = setting(None, text, "principal of clients of the Remits gate that show no credential")
     http_as: str | None = setting(None, text, "principal of HTTP requests without a token")
+    curve_secret_key: Path | None = setting(
+        None, directory, "file with the secret key of the ZeroMQ gates, which then speak CURVE only"
+    )
+    curve_known_only: bool = setting(
+        False, switch, "refuse clients of CURVE whose key stands for no principal; else they may send a token"
+    )
     access_file: Path | None = setting(
         None, directory, "file with the principals, in TOML; without it they are in the store"
     )

@@ -8,6 +8,8 @@ The greeting goes out in two steps: the signature at once, the rest when the pee
 follows the peer's first frame. So no read of the peer has both the end of a greeting and a frame, which NetMQ 3.3 does
 not survive.
 
+Without a mechanism (NULL) everything is in plain text; `penstock.wire.curve` has another one, which encrypts.
+
 The parser reads whole frames in place and copies only their bodies. It trusts no length: a frame, a message and the
 number of its frames have limits, which it checks before it takes memory.
 """
@@ -39,6 +41,14 @@ PEER_TYPES: Final = frozenset({b"REQ", b"DEALER", b"ROUTER"})
 """The sockets that may talk to a ROUTER."""
 ROUTER: Final = SOCKET_TYPES.index(b"ROUTER")
 KNOWN_MECHANISMS: Final = frozenset({b"NULL", b"PLAIN", b"CURVE", b"GSSAPI"})
+REMEDIES: Final = {
+    (b"CURVE", b"NULL"): "start it with --curve-secret-key FILE, or connect without the keys of CURVE",
+    (b"NULL", b"CURVE"): "give the client the public key of the server, and a key pair of its own",
+    (b"PLAIN", b"CURVE"): "give the client the public key of the server, and a key pair of its own",
+}
+"""Which side has to change what, by the mechanism that the peer asks for and the one that the server has."""
+SEALED_COMMAND: Final = 2
+"""The flag of a command in an encrypted frame."""
 
 IDENTITY_BYTES_MAX: Final = 255
 PING_CONTEXT_BYTES_MAX: Final = 16
@@ -102,6 +112,11 @@ Event = Ready | Message | Ping | Oversize | Violation
 class PeerError(Exception):
     """The peer breaks the protocol, or wants what this server does not have. It becomes a `Violation`."""
 
+    def __init__(self, what: str, told: str = "") -> None:
+        """`told` goes to the peer with ERROR, unless it is empty. It has at most 255 characters."""
+        super().__init__(what)
+        self.told = told.encode()
+
 
 class Limits(NamedTuple):
     frame_bytes_max: int = 16 << 20
@@ -117,6 +132,10 @@ def frame(body: bytes, flags: int = 0) -> bytes:
     if len(body) > SHORT_BYTES_MAX:
         return _LONG.pack(flags | LONG, len(body)) + body
     return _SHORT.pack(flags, len(body)) + body
+
+
+def _frame_bytes(body_bytes: int) -> int:
+    return body_bytes + (_SHORT.size if body_bytes <= SHORT_BYTES_MAX else _LONG.size)
 
 
 def command(name: bytes, data: bytes = b"") -> bytes:
@@ -140,11 +159,11 @@ def decode_metadata(data: bytes) -> Metadata:
     while at < len(data):
         name_end = at + 1 + data[at]
         if name_end == at + 1 or name_end + _SIZE.size > len(data):
-            raise PeerError("the metadata of READY is malformed")
+            raise PeerError("the metadata of the peer is malformed")
         start = name_end + _SIZE.size
         end = start + _SIZE.unpack_from(data, name_end)[0]
         if end > len(data):
-            raise PeerError("the metadata of READY is malformed")
+            raise PeerError("the metadata of the peer is malformed")
         properties[data[at + 1 : name_end].lower()] = data[start:end]
         at = end
     return properties
@@ -153,10 +172,33 @@ def decode_metadata(data: bytes) -> Metadata:
 # --- security mechanisms --------------------------------------------------------------------------------------
 
 
+class Encryption(Protocol):
+    """What happens to every frame after a handshake."""
+
+    overhead_bytes: int
+    """What an encrypted frame has more than the body of the frame in it."""
+
+    def seal(self, message: Sequence[bytes]) -> list[bytes]:
+        """The frames of a message as the pieces of their bytes."""
+
+    def seal_command(self, body: bytes) -> bytes:
+        """A short command as a frame."""
+
+    def open(self, data: bytes, start: int, stop: int) -> tuple[int, bytes]:
+        """The frame in the body of an encrypted one: its flags, MORE or SEALED_COMMAND, and its body.
+
+        Raises PeerError.
+        """
+
+
 class Mechanism(Protocol):
     """The handshake between the greeting and the first message, on the server's side. Each connection has its own."""
 
     name: bytes
+
+    @property
+    def box(self) -> Encryption | None:
+        """Encrypts what follows the handshake, if the mechanism does that."""
 
     def receive(self, name: bytes, data: bytes) -> bytes | Metadata:
         """Take a command of the peer. The reply to it, or the peer's metadata if it was the last of its handshake.
@@ -172,6 +214,7 @@ class Null:
     """No security: each side says READY."""
 
     name = b"NULL"
+    box = None
 
     def receive(self, name: bytes, data: bytes) -> bytes | Metadata:
         if name == b"ERROR":
@@ -197,6 +240,8 @@ class Connection:
         """Of the protocol, once the peer has said it: 2.0, 3.0 or 3.1."""
         self._limits = limits
         self._mechanism = mechanism or Null()
+        self._box: Encryption | None = None
+        """Encrypts all frames, once the handshake has agreed on keys."""
         self._out = [SIGNATURE]
         self._greeting_bytes = 0
         """The length of the peer's greeting, once its version is known."""
@@ -224,6 +269,8 @@ class Connection:
     def send(self, message: Sequence[bytes]) -> list[bytes]:
         """A message as the pieces of its bytes, which only need to be joined. It has at least one frame."""
         # A hot loop; see bench/zmtp.py.
+        if self._box is not None:
+            return self._box.seal(message)
         out: list[bytes] = []
         add, heads = out.append, _MORE_HEADS
         for body in message:
@@ -236,7 +283,10 @@ class Connection:
 
     def ping(self) -> bytes:
         """A PING, which a 3.1 peer answers; nothing for others, which may not know it."""
-        return command(b"PING", _TTL.pack(0)) if self.is_ready and self.version == "3.1" else b""
+        return self._command(b"PING", _TTL.pack(0)) if self.is_ready and self.version == "3.1" else b""
+
+    def _command(self, name: bytes, data: bytes) -> bytes:
+        return command(name, data) if self._box is None else self._box.seal_command(bytes([len(name)]) + name + data)
 
     # -- in
 
@@ -263,6 +313,8 @@ class Connection:
             events.append(Oversize(error.with_traceback(None), self._parts[:HEAD_FRAMES_MAX]))
             self.forget()
         except PeerError as error:
+            if error.told:
+                self._out.append(command(b"ERROR", bytes([len(error.told)]) + error.told))
             events.append(Violation(str(error)))
             self.forget()
         return events
@@ -275,7 +327,9 @@ class Connection:
             at = self._fill(data, events)
         while at < len(data):
             before = at
-            if self.is_ready:
+            if self._box is not None:
+                at = self._read_sealed(self._box, data, at, events)
+            elif self.is_ready:
                 at = self._read_messages(data, at, events)
             elif self.version:
                 at = self._read_frame(data, at, events)
@@ -298,10 +352,13 @@ class Connection:
             raise PeerError("the peer speaks ZMTP 1.0")
         if not self._greeting_bytes:
             self._greeting_bytes = GREETING_2_BYTES if revision < 3 else GREETING_3_BYTES
-            self._out.append(bytes([1, ROUTER]) if revision < 3 else bytes([3, 1]) + ours.ljust(20, b"\0") + bytes(32))
+            as_server = bytes([ours != b"NULL"]).ljust(32, b"\0")
+            self._out.append(bytes([1, ROUTER]) if revision < 3 else bytes([3, 1]) + ours.ljust(20, b"\0") + as_server)
         if len(data) < self._greeting_bytes:
             return 0
         if revision < 3:
+            if ours != b"NULL":
+                raise PeerError(f"the peer speaks ZMTP 2.0, which has no security; this server has {ours.decode()}")
             self.version = "2.0"
             number = data[REVISION_AT + 1]
             self._socket_type = SOCKET_TYPES[number] if number < len(SOCKET_TYPES) else b""
@@ -310,7 +367,9 @@ class Connection:
             asked = data[MECHANISM].rstrip(b"\0")
             if asked != ours:
                 name = asked.decode() if asked in KNOWN_MECHANISMS else "unknown"
-                raise PeerError(f"the peer asks for the security mechanism {name}; this server has {ours.decode()}")
+                remedy = f": {REMEDIES[asked, ours]}" if (asked, ours) in REMEDIES else ""
+                has = f"this server has {ours.decode()}{remedy}"
+                raise PeerError(f"the peer asks for the security mechanism {name}; {has}", has)
         return self._greeting_bytes
 
     # -- the handshake
@@ -332,14 +391,13 @@ class Connection:
             identity = outcome.get(b"identity", b"")
             reply = self._mechanism.ready({b"Socket-Type": b"ROUTER", b"Identity": b""})
         if self._socket_type not in PEER_TYPES:
-            if self.version != "2.0":
-                reason = b"a ROUTER talks to REQ, DEALER and ROUTER"
-                self._out.append(command(b"ERROR", bytes([len(reason)]) + reason))
-            raise PeerError("the peer is no REQ, DEALER or ROUTER")
+            told = "" if self.version == "2.0" else "a ROUTER talks to REQ, DEALER and ROUTER"
+            raise PeerError("the peer is no REQ, DEALER or ROUTER", told)
         if len(identity) > IDENTITY_BYTES_MAX:
             raise PeerError(f"the identity of the peer has more than {IDENTITY_BYTES_MAX} bytes")
         self._out.append(reply)
         self.is_ready = True
+        self._box = self._mechanism.box
         return Ready(self.version, self._socket_type.decode(), identity)
 
     # -- messages and commands
@@ -378,32 +436,74 @@ class Connection:
             self._check_message(self._size)
         return self._read_frame(data, at, events) if at < end else at
 
+    def _read_sealed(self, box: Encryption, data: bytes, at: int, events: list[Event]) -> int:
+        """Read whole encrypted frames. Where the next one begins, or `at` to wait for more."""
+        head, long_head, end = _SHORT.unpack_from, _LONG.unpack_from, len(data)
+        frame_bytes_max = self._limits.frame_bytes_max + box.overhead_bytes
+        last_head, last_long_head = end - _SHORT.size, end - _LONG.size
+        while at <= last_head:
+            flags, size = head(data, at)
+            start = at + 2
+            if flags & LONG:
+                if at > last_long_head:
+                    break
+                flags, size = long_head(data, at)
+                start = at + 9
+            stop = start + size
+            if flags & ~(LONG | COMMAND) or stop > end or size > frame_bytes_max:
+                break
+            self._unseal(box, data, start, stop, events)
+            at = stop
+        return self._read_frame(data, at, events) if at < end else at
+
+    def _unseal(self, box: Encryption, data: bytes, start: int, stop: int, events: list[Event]) -> None:
+        """Take an encrypted frame. It counts against the limits as the one that is in it."""
+        flags, body = box.open(data, start, stop)
+        size = len(body)
+        if flags == SEALED_COMMAND:
+            if size > COMMAND_BYTES_MAX:
+                raise PeerError(f"a command has more than {COMMAND_BYTES_MAX} bytes")
+            self._obey(body, events)
+            return
+        self._parts.append(body)
+        self._size += _frame_bytes(size)
+        if self._size > self._small:
+            self._check_message(self._size)
+        if not flags:
+            events.append(self._parts)
+            self._parts, self._size = [], 0
+
     def _read_frame(self, data: bytes, at: int, events: list[Event]) -> int:
         """Read one frame of any kind, or its beginning. Where the next begins, or `at` to wait for more."""
         flags = data[at]
-        if flags not in FLAGS[self.version[0]]:
+        if flags not in FLAGS[self.version[0]] or (self._box is not None and flags & MORE):
             raise PeerError("a frame has flags that do not exist")
         start = at + (_LONG.size if flags & LONG else _SHORT.size)
         if start > len(data):
             return at
         size = _LONG.unpack_from(data, at)[1] if flags & LONG else data[at + 1]
-        if not self.is_ready or flags & COMMAND:
-            if size > COMMAND_BYTES_MAX:
-                raise PeerError(f"a command has more than {COMMAND_BYTES_MAX} bytes")
-        elif size > self._limits.frame_bytes_max:
-            raise LimitExceeded("frame_bytes_max", size, self._limits.frame_bytes_max)
-        else:
-            self._check_message(self._size + start - at + size)
         stop = start + size
+        if self._box is not None:
+            size = max(0, size - self._box.overhead_bytes)
+            self._check_frame(size, _frame_bytes(size))
+        elif self.is_ready and not flags & COMMAND:
+            self._check_frame(size, stop - at)
+        elif size > COMMAND_BYTES_MAX:
+            raise PeerError(f"a command has more than {COMMAND_BYTES_MAX} bytes")
         if stop <= len(data):
             self._take(flags, data[start:stop], stop - at, events)
             return stop
-        if size <= SHORT_BYTES_MAX:
+        if stop - start <= SHORT_BYTES_MAX:
             return at
         self._flags = flags
         self._body += data[start:]
         self._missing = stop - len(data)
         return len(data)
+
+    def _check_frame(self, body_bytes: int, frame_bytes: int) -> None:
+        if body_bytes > self._limits.frame_bytes_max:
+            raise LimitExceeded("frame_bytes_max", body_bytes, self._limits.frame_bytes_max)
+        self._check_message(self._size + frame_bytes)
 
     def _check_message(self, size: int) -> None:
         """Refuse a message, complete or not, that is over a limit."""
@@ -427,6 +527,8 @@ class Connection:
         if not self.is_ready:
             if (ready := self._handshake(flags, body)) is not None:
                 events.append(ready)
+        elif self._box is not None:
+            self._unseal(self._box, body, 0, len(body), events)
         elif flags & COMMAND:
             self._obey(body, events)
         else:
@@ -446,5 +548,5 @@ class Connection:
             context = data[_TTL.size :]
             if len(data) < _TTL.size or len(context) > PING_CONTEXT_BYTES_MAX:
                 raise PeerError("a PING is malformed")
-            self._out.append(command(b"PONG", context))
+            self._out.append(self._command(b"PONG", context))
             events.append(Ping(100 * _TTL.unpack_from(data)[0]))
