@@ -151,7 +151,8 @@ REFUSED: Final[dict[str, tuple[bytes, str]]] = {
     ),
     "CURVE": (
         greeting_3(mechanism=b"CURVE"),
-        "the peer asks for the security mechanism CURVE; this server has NULL",
+        "the peer asks for the security mechanism CURVE; this server has NULL: "
+        "start it with --curve-secret-key FILE, or connect without the keys of CURVE",
     ),
     "an unknown mechanism": (
         greeting_3(mechanism=b"\xffOURS"),
@@ -200,8 +201,10 @@ def test_a_peer_that_cannot_be_served_is_refused_with_a_reason(data: bytes, what
         assert received(chunks).events == [Violation(what)]
 
 
-def test_a_peer_with_the_wrong_mechanism_still_gets_our_whole_greeting() -> None:
-    assert received([greeting_3(mechanism=b"PLAIN")]).sent == OUR_SIGNATURE + OUR_GREETING_3
+def test_a_peer_with_the_wrong_mechanism_still_gets_our_whole_greeting_and_an_error() -> None:
+    has = b"this server has NULL"
+    error = command(b"ERROR", bytes([len(has)]) + has)
+    assert received([greeting_3(mechanism=b"PLAIN")]).sent == OUR_SIGNATURE + OUR_GREETING_3 + error
 
 
 def test_a_socket_that_does_not_fit_is_told_so_with_an_error() -> None:
@@ -211,9 +214,10 @@ def test_a_socket_that_does_not_fit_is_told_so_with_an_error() -> None:
 
 
 class Password:
-    """A mechanism of two steps, as CURVE has them."""
+    """A mechanism of two steps, as CURVE has them, without its encryption."""
 
     name = b"PASSWORD"
+    box = None
 
     def receive(self, name: bytes, data: bytes) -> bytes | dict[bytes, bytes]:
         if name == b"HELLO":
