@@ -65,10 +65,10 @@ OUR_GREETING_3: Final = b"\x03\x01" + b"NULL" + bytes(16) + bytes(32)
 OUR_READY: Final = command(b"READY", properties(Socket_Type=b"ROUTER", Identity=b""))
 ANSWERS: Final = {
     "2.0": [OUR_SIGNATURE, b"\x01\x06", b"\x00\x00"],
-    "3.0": [OUR_SIGNATURE, OUR_GREETING_3, OUR_READY],
-    "3.1": [OUR_SIGNATURE, OUR_GREETING_3, OUR_READY],
+    "3.0": [OUR_SIGNATURE, OUR_GREETING_3[:2], OUR_GREETING_3[2:], OUR_READY],
+    "3.1": [OUR_SIGNATURE, OUR_GREETING_3[:2], OUR_GREETING_3[2:], OUR_READY],
 }
-"""The bytes of the server meanwhile: signature, rest of the greeting, first frame."""
+"""The bytes of the server meanwhile: signature, version, in 3.x the rest of the greeting, first frame."""
 
 
 class Outcome(NamedTuple):

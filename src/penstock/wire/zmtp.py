@@ -4,7 +4,8 @@ Sans-IO. `Connection.receive` takes what a socket gave and returns events; `data
 wants to say after that: greeting, handshake, PONG. `Connection.send` turns a message into bytes. The specifications are
 ZeroMQ's RFCs 15 (2.0), 23 (3.0) and 37 (3.1); docs/protocols/res01.md says what a peer of Penstock should know.
 
-The greeting goes out in two steps: the signature at once, the rest when the peer's version is known. Our first frame
+The greeting goes out in steps: the signature at once, the version when that of the peer is known, the security
+mechanism when the peer has said its own. Our first frame
 follows the peer's first frame. So no read of the peer has both the end of a greeting and a frame, which NetMQ 3.3 does
 not survive.
 
@@ -352,8 +353,7 @@ class Connection:
             raise PeerError("the peer speaks ZMTP 1.0")
         if not self._greeting_bytes:
             self._greeting_bytes = GREETING_2_BYTES if revision < 3 else GREETING_3_BYTES
-            as_server = bytes([ours != b"NULL"]).ljust(32, b"\0")
-            self._out.append(bytes([1, ROUTER]) if revision < 3 else bytes([3, 1]) + ours.ljust(20, b"\0") + as_server)
+            self._out.append(bytes([1, ROUTER]) if revision < 3 else bytes([3, 1]))
         if len(data) < self._greeting_bytes:
             return 0
         if revision < 3:
@@ -364,6 +364,8 @@ class Connection:
             self._socket_type = SOCKET_TYPES[number] if number < len(SOCKET_TYPES) else b""
         else:
             self.version = "3.1" if revision > 3 or data[REVISION_AT + 1] else "3.0"
+            # Only now: libzmq leaves as soon as it sees another mechanism, and then nobody here would know why.
+            self._out.append(ours.ljust(20, b"\0") + bytes([ours != b"NULL"]).ljust(32, b"\0"))
             asked = data[MECHANISM].rstrip(b"\0")
             if asked != ours:
                 name = asked.decode() if asked in KNOWN_MECHANISMS else "unknown"
