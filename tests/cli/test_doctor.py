@@ -17,6 +17,7 @@ from penstock.settings import Settings
 from penstock.spark import sessions
 from penstock.store.sqlite import SqliteStore
 from penstock.testing import Server
+from tests.certificates import Authority
 from tests.cli.support import called as penstock
 from tests.postgres import Schemas
 from tests.store.kit import append, some
@@ -327,6 +328,20 @@ def test_a_penstock_on_the_usual_ports_is_known(served: Server, monkeypatch: pyt
         assert " with store " in found[f"port {gate}"]["message"]
     assert found["port remits"]["message"] == f"{served.remits}: a server of Remits, as Penstock is"
     assert found["served"]["message"] == "a server has it open"
+
+
+def test_a_server_with_tls_is_known_by_its_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own, other = authority.issue("own", "127.0.0.1"), authority.issue("other", "127.0.0.1")
+    with Server(tls_cert=str(own.cert), tls_key=str(own.key)) as server:
+        mq = server.url.removeprefix("penstock://").partition("?")[0]
+        places = {"mq": mq, "remits": server.remits, "http": server.http.removeprefix("https://")}
+        for gate, place in places.items():
+            found = ports.port(gate, place, own.cert)
+            assert (found.status, "enstock" in found.message) == (CheckStatus.OK, True)
+            found = ports.port(gate, place, other.cert)
+            why = "the certificate of 127.0.0.1 is not trusted: give its CA with tls_ca=FILE"
+            assert found.message == f"{place}: a server with TLS: {why}"
 
 
 @pytest.fixture

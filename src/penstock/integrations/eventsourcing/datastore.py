@@ -40,7 +40,7 @@ LOCAL: Final = "sqlite:"
 ERRORS: Final[dict[type[PersistenceError], tuple[type[errors.PenstockError], ...]]] = {
     IntegrityError: (errors.VersionConflict,),
     DataError: (errors.InvalidRequest, errors.LimitExceeded, errors.DoesNotFit),
-    InterfaceError: (errors.BadUrl, errors.ClientClosed),
+    InterfaceError: (errors.BadUrl, errors.ClientClosed, errors.TlsFailed),
     ProgrammingError: (errors.NotAllowed, errors.NotAuthenticated),
     InternalError: (errors.Unexpected, errors.DamagedRecord, errors.AnswerMalformed),
     OperationalError: (
