@@ -185,15 +185,12 @@ class TlsLayer(asyncio.Protocol, asyncio.Transport):
                 tls.write(data)
                 self._raw.write(outgoing.read())
                 return
-            encrypted = []
             with memoryview(data) as view:
                 at, end = 0, len(view)
                 while at < end:
                     at += tls.write(view[at : at + RECORD_BYTES_MAX])
-                    if outgoing.pending >= SLICE_BYTES:
-                        encrypted.append(outgoing.read())
-            encrypted.append(outgoing.read())
-            self._raw.writelines(encrypted)
+                    if outgoing.pending >= SLICE_BYTES or at == end:
+                        self._raw.write(outgoing.read())
         except ssl.SSLError:
             self.abort()
 
