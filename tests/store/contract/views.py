@@ -127,9 +127,11 @@ class ViewContract(StoreCase):
                 first = next((one.position for one in seen if one.ticks >= ticks), None)
                 assert find(store, mine, ticks, limits) == first, (view, wanted)
                 if wanted.types is None:
-                    self.check_records(store, view, mine, seen, limits)
+                    self.check_records(store, history, view, mine, seen, limits)
 
-    def check_records(self, store: Store, view: View, mine: EventFilter, seen: list[Event], limits: ReadLimits) -> None:
+    def check_records(
+        self, store: Store, history: list[Event], view: View, mine: EventFilter, seen: list[Event], limits: ReadLimits
+    ) -> None:
         records = records_of(store, mine, limits, view)
         assert [one for record in records for one in record.events(mine)] == seen
         assert all(view.has_stream(run.context, run.stream) for record in records for run in record.runs())
@@ -138,5 +140,7 @@ class ViewContract(StoreCase):
             if not view.has_stream(context, stream):
                 assert stream.encode() not in given
                 assert secret(context, stream).encode() not in given
+        if not any((one.context, one.stream) == PLACES[0] for one in history):
+            assert secret(*PLACES[0]).encode() not in given, "what was erased is in no record that is handed out"
         shown = {context for context, stream in PLACES if view.has_stream(context, stream)}
         assert not any(context.encode() in given for context in {"shop", "stock", AUDIT_CONTEXT} - shown)

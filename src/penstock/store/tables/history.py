@@ -176,7 +176,7 @@ class HistoryReader(ABC):
 
         Without `checked` their checksums are not: the caller passes them on to a reader who does it.
         """
-        return self._record_page(position, wanted, limits, None, checked=checked)
+        return self._record_page(position, wanted, limits, None, checked=checked, whole=True)
 
     def find_position(self, wanted: EventFilter, ticks: int, limits: ReadLimits, start: int = 1) -> Search:
         """The first event of a context and prefix whose time is at or after `ticks`; searched from `start` on."""
@@ -192,8 +192,16 @@ class HistoryReader(ABC):
 
     @retried
     def _record_page(
-        self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None, *, checked: bool = True
+        self,
+        position: int,
+        wanted: EventFilter,
+        limits: ReadLimits,
+        end: int | None,
+        *,
+        checked: bool = True,
+        whole: bool = False,
     ) -> RecordSpan:
+        """A page of records; `whole`: without the erased events of other contexts, too."""
         position = max(position, 1)
         if page := self._quick_record_page(position, wanted, limits, end, checked):
             return page
@@ -204,7 +212,7 @@ class HistoryReader(ABC):
             start = self.db.row("page_start", {"position": position, "context": wanted.context})
             head, low, context_id, has_erasures = start
             last = head if end is None else min(end, head)
-            hidden = hidden_in(self.db, wanted.context) if has_erasures else None
+            hidden = hidden_in(self.db, None if whole else wanted.context) if has_erasures else None
 
             def page_to(reached: int) -> RecordSpan:
                 reached = min(reached, last)
