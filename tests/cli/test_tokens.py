@@ -11,6 +11,7 @@ from penstock.cli import COMMANDS
 from penstock.cli.root import loaded
 from penstock.testing import Server
 from tests.cli.support import Done, run, variables
+from tests.client.fakes import FakeMq
 from tests.principals import closed
 
 NO_TOKEN = "this server has principals, and this connection has not authenticated"
@@ -175,3 +176,27 @@ def test_a_revoked_or_wrong_token_is_told_in_a_line(guarded: Guarded) -> None:
     assert done.code == 1
     assert done.err.startswith("penstock: the token is not valid here")
     assert "wrong.token" not in done.err
+
+
+def test_the_doctor_asks_for_a_token_and_shows_it_to_no_stranger(guarded: Guarded) -> None:
+    done = run("doctor", url=guarded.server.url)
+    assert "give the token of an administrator: --token @FILE" in " ".join(done.out.split())
+    gates = {
+        "PENSTOCK_MQ": guarded.server.url.removeprefix("penstock://"),
+        "PENSTOCK_RES": guarded.server.zmq_url.removeprefix("zmq+"),
+        "PENSTOCK_REMITS": guarded.server.remits,
+        "PENSTOCK_HTTP": guarded.server.http.removeprefix("http://"),
+    }
+    with FakeMq(lambda _: [b"IA", b"root", b"", b"", b"1", b"1"]) as stranger:
+        env = variables(PENSTOCK_TOKEN=guarded.token("root"), **gates)
+        found = " ".join(run("doctor", env=env).out.split())
+        for said in (
+            "a Penstock server with principals",
+            "a server of Remits with principals",
+            "a server with principals, as Penstock is",
+        ):
+            assert said in found
+        assert "not Penstock listens" not in found
+        run("doctor", env={**env, "PENSTOCK_MQ": stranger.url.removeprefix("penstock://")})
+        assert stranger.asked
+        assert all(guarded.token("root").encode() not in each for fields in stranger.asked for each in fields)

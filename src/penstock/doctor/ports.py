@@ -16,7 +16,7 @@ from urllib.parse import quote
 from penstock.client import connect
 from penstock.client.tls import TlsOptions, handshake_error
 from penstock.doctor.checks import CheckResult, ok, problem
-from penstock.errors import PenstockError, TlsFailed
+from penstock.errors import NotAuthenticated, PenstockError, TlsFailed
 from penstock.settings import TABLE, Settings, host_and_port
 
 GATES: Final = ("http", "res", "mq", "remits")
@@ -31,6 +31,8 @@ LIST_LOGS: Final = struct.pack(">IBB", 3, 0, 3) + b"\xa0"
 ANSWER: Final = struct.Struct(">IBB")
 DATA: Final = 2
 """The kind of a Remits frame with a result; its code is 0."""
+REFUSED: Final = (3, 35)
+"""The kind and the code of the answer of a server with principals: NotAllowed."""
 
 
 def ports(settings: Settings) -> Iterator[CheckResult]:
@@ -88,8 +90,12 @@ def _listener(gate: str, host: str, number: int, tls_cert: Path | None) -> str |
     try:
         scheme = "zmq+tcp" if gate == "res" else "penstock"
         tls_part = "" if tls_cert is None else f"?tls&tls_ca={quote(str(tls_cert))}"
-        with connect(f"{scheme}://{place}{tls_part}", timeout=ANSWER_S_MAX, retries=False) as client:
+        # Nobody knows what listens there: it gets no token.
+        url = f"{scheme}://{place}{tls_part}"
+        with connect(url, token="", timeout=ANSWER_S_MAX, retries=False) as client:
             return f"a Penstock server with store {client.stats().store_id}"
+    except NotAuthenticated:
+        return "a Penstock server with principals"
     except TlsFailed as error:
         return f"a server with TLS: {error.reason}"
     except PenstockError:
@@ -104,6 +110,8 @@ def _ask_http(host: str, number: int, tls: TlsOptions | None) -> str | None:
         connection.request("GET", "/health")
         about = json.loads(connection.getresponse().read(HTTP_BYTES_MAX))
         state = "" if about["status"] == "ok" else f", whose health is: {about['reason']}"
+        if "store_id" not in about:
+            return f"a server with principals, as Penstock is{state}"
         return f"Penstock {about['version']} with store {about['store_id']}{state}"
     except ssl.SSLError as error:
         raise _tls_failure(host, number, error) from None
@@ -126,6 +134,8 @@ def _ask_remits(host: str, number: int, tls: TlsOptions | None) -> str | None:
         raise _tls_failure(host, number, error) from None
     except (OSError, struct.error):
         return None
+    if (kind, code) == REFUSED:
+        return "a server of Remits with principals, as Penstock is"
     return "a server of Remits, as Penstock is" if (kind, code) == (DATA, 0) and length >= 2 else None
 
 

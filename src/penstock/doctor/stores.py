@@ -10,7 +10,16 @@ from typing import Final
 from penstock.client import connect
 from penstock.doctor.checks import CheckResult, ok, problem, warning
 from penstock.doctor.machine import MB, milliseconds
-from penstock.errors import InvalidRequest, NotAStore, PenstockError, StorageFailure, StoreTooNew, StoreUnfinished
+from penstock.errors import (
+    InvalidRequest,
+    NotAllowed,
+    NotAStore,
+    NotAuthenticated,
+    PenstockError,
+    StorageFailure,
+    StoreTooNew,
+    StoreUnfinished,
+)
 from penstock.files import is_shared
 from penstock.model import EventFilter, StoreStats
 from penstock.model.times import TICKS_PER_SECOND, datetime_of, now_ticks
@@ -48,6 +57,8 @@ def server(url: str) -> Iterator[CheckResult]:
                 last = next(iter(client.read_all(stats.head, until=stats.head)), None)
                 found = "was erased" if last is None else f"can be read: {last.type} in {last.context}"
                 yield ok("records", f"the last event {found}")
+    except (NotAuthenticated, NotAllowed) as error:
+        yield problem("server", str(error), "give the token of an administrator: --token @FILE, or PENSTOCK_TOKEN")
     except PenstockError as error:
         yield problem("server", str(error), "start one: penstock serve --data DIR; or name another address with --url")
 
