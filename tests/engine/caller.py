@@ -16,6 +16,7 @@ from penstock.model import (
     FetchedBatch,
     FetchSubscription,
     NewEvent,
+    Principal,
     ProgressSubscription,
     ReadAll,
     ReadStream,
@@ -25,6 +26,7 @@ from penstock.model import (
     Request,
     SubscribeQueue,
     SubscriptionStart,
+    grants_of,
     new_event,
     stamp_of,
 )
@@ -38,6 +40,11 @@ def events(*bodies: str, ticks: Iterable[int] | None = None) -> list[NewEvent]:
     if ticks is None:
         return made
     return [event._replace(stamp=stamp_of(at)) for event, at in zip(made, ticks, strict=True)]
+
+
+def principal(name: str, *grants: str) -> Principal:
+    """A principal with grants as they are written, such as `read:shop`."""
+    return Principal(name, grants_of(grants))
 
 
 class Caller:

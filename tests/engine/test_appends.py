@@ -27,13 +27,11 @@ from penstock.model import (
     EventPage,
     FindPosition,
     Found,
-    Principal,
     ProducerMark,
     QueueReceipt,
     ReadEvent,
     Reply,
     Request,
-    Right,
     SubscriptionReceipt,
     Transact,
     Transacted,
@@ -41,7 +39,7 @@ from penstock.model import (
 )
 from penstock.settings import Settings
 from penstock.store.contract import Outcome, Transaction
-from tests.engine.caller import Caller, events
+from tests.engine.caller import Caller, events, principal
 
 
 async def test_an_acknowledged_append_is_seen_by_the_next_read(caller: Caller) -> None:
@@ -143,7 +141,7 @@ class TestSmallLimits:
 
 
 async def test_a_principal_without_the_right_may_not(engine: Engine) -> None:
-    reader = Principal("reader", Right.READ)
+    reader = principal("reader", "read")
     with pytest.raises(NotAllowed, match="APPEND"):
         await engine.execute(reader, Append("shop", "order", events("a"), NEW))
     await engine.execute(reader, FindPosition("shop", "", 0))

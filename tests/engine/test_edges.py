@@ -17,19 +17,17 @@ from penstock.model import (
     Appended,
     EventPage,
     GetStats,
-    Principal,
     ProducerMark,
     QueueReceipt,
     ReadAll,
     Reply,
-    Right,
     SubscribeQueue,
     SubscriptionReceipt,
     Transact,
     Transacted,
 )
 from penstock.settings import Settings
-from tests.engine.caller import Caller, bodies, events
+from tests.engine.caller import Caller, bodies, events, principal
 from tests.engine.logs import Remits
 from tests.engine.test_reads import waiting
 
@@ -122,7 +120,7 @@ async def test_an_answer_that_raises_is_not_called_again(engine: Engine) -> None
 
 
 async def test_receipts_need_the_right_to_consume(engine: Engine) -> None:
-    writer = Principal("writer", Right.APPEND)
+    writer = principal("writer", "append")
     request = Transact((Append("shop", "s", events("x"), ANY),), progress=(SubscriptionReceipt(1, 0),))
     with pytest.raises(NotAllowed, match="CONSUME"):
         await engine.execute(writer, request)

@@ -22,12 +22,10 @@ from penstock.model import (
     ListErasures,
     ListPage,
     NewEvent,
-    Principal,
     PutBack,
     ReadEvent,
     ReadStream,
     Request,
-    Right,
     SetDeadLetterRule,
     SubscriptionReceipt,
     Transact,
@@ -37,7 +35,7 @@ from penstock.model import (
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.sqlite import SqliteReader
-from tests.engine.caller import Caller, bodies, events
+from tests.engine.caller import Caller, bodies, events, principal
 from tests.engine.logs import MAP, Remits, until
 from tests.engine.test_logs import files_with
 from tests.engine.test_queues import SHORT_MS, expired
@@ -153,7 +151,7 @@ async def test_what_cannot_be_is_refused(caller: Caller, request_: Request) -> N
 
 
 async def test_erasing_needs_the_right_to_administer(engine: Engine) -> None:
-    somebody = Principal("somebody", Right.READ | Right.APPEND | Right.CONSUME)
+    somebody = principal("somebody", "read,append,consume")
     for request in (EraseStream("shop", "s"), EraseSubject("ann"), ListErasures()):
         with pytest.raises(NotAllowed):
             await engine.execute(somebody, request)

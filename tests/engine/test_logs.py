@@ -24,10 +24,8 @@ from penstock.model import (
     EventPage,
     ListLogs,
     NewEvent,
-    Principal,
     ProducerMark,
     ReadStream,
-    Right,
     ShowLog,
     Transact,
     Transacted,
@@ -37,7 +35,7 @@ from penstock.model import (
 from penstock.settings import Settings
 from penstock.store import store_url
 from penstock.store.contract import Erase
-from tests.engine.caller import Caller, events
+from tests.engine.caller import Caller, events, principal
 from tests.engine.logs import Remits, until
 
 
@@ -133,7 +131,7 @@ class TestSmallLimits:
 
 
 async def test_rights_are_asked_for(engine: Engine) -> None:
-    reader = Principal("reader", Right.READ)
+    reader = principal("reader", "read")
     for request in (CreateLog("log"), DropLog("log"), AddMessages("log", (b"\x01",))):
         with pytest.raises(NotAllowed):
             await engine.execute(reader, request)

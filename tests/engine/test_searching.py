@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.engine import erasures
 from penstock.engine.erasures import Matches, find_subject, might_name, names_subject
-from penstock.model import ANY, NewEvent, new_event
+from penstock.model import ANY, EventFilter, NewEvent, new_event
 from penstock.model.columns import columns_of
 from penstock.store.contract import Commit, Transaction
 from penstock.store.sqlite import SqliteReader, SqliteStore
@@ -110,11 +110,11 @@ def test_neighbours_become_one_range_and_streams_are_named_once(store: SqliteSto
     write(store, "b", [about("x")])
     write(store, "b", [about("y")], "bank")
     write(store, "a", [about("x")])
-    found = find_subject(store, "x", None, 1)
+    found = find_subject(store, "x", EventFilter(), 1)
     assert found == Matches(((1, 2), (5, 6), (8, 8)), (("shop", "a"), ("shop", "b")), 9, True)
-    assert find_subject(store, "y", "bank", 1) == Matches(((7, 7),), (("bank", "b"),), 9, True)
-    assert find_subject(store, "x", None, 6).ranges == ((6, 6), (8, 8))
-    assert find_subject(store, "z", None, 1) == Matches((), (), 9, True)
+    assert find_subject(store, "y", EventFilter("bank"), 1) == Matches(((7, 7),), (("bank", "b"),), 9, True)
+    assert find_subject(store, "x", EventFilter(), 6).ranges == ((6, 6), (8, 8))
+    assert find_subject(store, "z", EventFilter(), 1) == Matches((), (), 9, True)
 
 
 def test_a_step_stops_where_it_has_enough_and_the_next_goes_on(
@@ -125,7 +125,7 @@ def test_a_step_stops_where_it_has_enough_and_the_next_goes_on(
     position, end = 1, False
     ranges: list[tuple[int, int]] = []
     while not end:
-        step = find_subject(store, "x", None, position)
+        step = find_subject(store, "x", EventFilter(), position)
         assert len(step.ranges) <= 3
         ranges += step.ranges
         assert step.end or step.next > position
@@ -144,7 +144,7 @@ def test_a_step_whose_time_is_up_says_where_to_go_on(
     position, end, steps = 1, False, 0
     ranges: list[tuple[int, int]] = []
     while not end:
-        step = find_subject(reader, "x", None, position)
+        step = find_subject(reader, "x", EventFilter(), position)
         ranges += step.ranges
         position, end, steps = step.next, step.end, steps + 1
     assert (ranges, steps > 1) == ([(number, number) for number in range(2, 11, 2)], True)

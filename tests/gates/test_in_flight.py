@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 
 from penstock.engine import Engine
+from penstock.engine.access import Login, Usage
 from penstock.engine.engine import Budget
 from penstock.engine.metrics import Metrics
 from penstock.gates.in_flight import InFlightMessage
-from penstock.model import Done, FetchedBatch, Reply, Request
+from penstock.model import ANONYMOUS, Done, FetchedBatch, Reply, Request
 from penstock.model.replies import Encoded
 from penstock.wire.res01.dialects import Frames
 from penstock.wire.res01.messages import decode
@@ -68,7 +69,7 @@ class Carried(InFlightMessage):
 
     def __init__(self, frames: Frames, most: int = COUNT) -> None:
         exchange = decode(frames)
-        super().__init__(cast("Any", None), exchange, 100, exchange)
+        super().__init__(cast("Any", None), exchange, 100, exchange, Login(ANONYMOUS, Usage()))
         self.delivered: list[tuple[int, bool]] = []
         self.most = most
         self.most_seen = 0
