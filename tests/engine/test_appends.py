@@ -142,7 +142,7 @@ class TestSmallLimits:
 
 async def test_a_principal_without_the_right_may_not(engine: Engine) -> None:
     reader = principal("reader", "read")
-    with pytest.raises(NotAllowed, match="APPEND"):
+    with pytest.raises(NotAllowed, match="the right append"):
         await engine.execute(reader, Append("shop", "order", events("a"), NEW))
     await engine.execute(reader, FindPosition("shop", "", 0))
 

@@ -122,7 +122,7 @@ async def test_an_answer_that_raises_is_not_called_again(engine: Engine) -> None
 async def test_receipts_need_the_right_to_consume(engine: Engine) -> None:
     writer = principal("writer", "append")
     request = Transact((Append("shop", "s", events("x"), ANY),), progress=(SubscriptionReceipt(1, 0),))
-    with pytest.raises(NotAllowed, match="CONSUME"):
+    with pytest.raises(NotAllowed, match="the right append,consume"):
         await engine.execute(writer, request)
 
 

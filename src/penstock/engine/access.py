@@ -14,6 +14,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -23,12 +24,15 @@ from penstock.engine.access_file import AccessFile, FileAccess
 from penstock.engine.audit import Audit
 from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.errors import (
+    Busy,
     InvalidRequest,
     NotAllowed,
     NotAuthenticated,
     OverLimit,
     PenstockError,
     PrincipalNotFound,
+    TimedOut,
+    WorkerDied,
 )
 from penstock.model import ANONYMOUS, Credential, CredentialKind, Grant, Principal, Right, View, now_ticks
 from penstock.model.access import check_principal, is_administrator
@@ -48,6 +52,8 @@ LABEL_CHARACTERS_MAX: Final = 200
 ROTATE_S_MAX: Final = 7 * 24 * 3600
 RETRY_MS: Final = 1000
 """What a client is told to wait for something that is in use, not counted per second."""
+RELOAD_AGAIN_S: Final = 0.05
+"""Until the next attempt to read the principals while the workers are busy."""
 
 NOBODY: Final = Principal("nobody", ())
 """Who has not authenticated at a server that has principals."""
@@ -92,6 +98,17 @@ def authorize(principal: Principal, request: Request, needed: Right) -> View | N
         if not views[needed].meets_filter(context, "" if prefix == "*" else prefix):
             raise NotAllowed(principal.name, needed.words, shown(context, prefix))
     return views.get(Right.CONSUME if needed & Right.CONSUME else needed)
+
+
+def own_mark(principal: Principal, request: Request) -> Request:
+    """The request, with a mark of the principal's own producer unless it may append everywhere.
+
+    Otherwise a mark would tell where another principal has written, and could keep it from writing.
+    """
+    mark = getattr(request, "mark", None)
+    if mark is None or principal.may(Right.APPEND):
+        return request
+    return replace(request, mark=replace(mark, owner=f"~{principal.name}/"))  # type: ignore[type-var]
 
 
 def _check(principal: Principal, right: Right, place: Place) -> None:
@@ -212,6 +229,8 @@ class Access:
         """By the principal's name. Names come from administrators, so there are not too many."""
         self._logins: dict[str, set[Login]] = {}
         self._context: EngineContext | None = None
+        self._asked = self._read = 0
+        """How often the principals were to be read again, and which of these times they were."""
         self._watching: asyncio.Task[None] | None = None
 
     def start(self, context: EngineContext, state: contract.AccessState) -> None:
@@ -239,13 +258,19 @@ class Access:
     # -- coming in
 
     def arrive(self, fixed: str | None, ended: Callable[[Login], None]) -> Login:
-        """A sender that has shown nothing: the principal of its gate, if the gate has one."""
+        """A sender that has shown nothing: the principal of its gate, if the gate has one.
+
+        Raises OverLimit if that has too many connections.
+        """
         if not self.is_closed:
             return self._enter(Login(ANONYMOUS, self.usage[ANONYMOUS.name], ended=ended))
         found = None if fixed is None else self.principal(fixed)
         if found is None:
-            return self._enter(Login(NOBODY, self.usage[NOBODY.name], ended=ended))
-        return self._enter(Login(found, self.usage[found.name], ended=ended))
+            return self.nobody(ended)
+        return self._enter_limited(Login(found, self.usage[found.name], ended=ended))
+
+    def nobody(self, ended: Callable[[Login], None]) -> Login:
+        return self._enter(Login(NOBODY, self.usage[NOBODY.name], ended=ended))
 
     def by_token(self, token: str, ended: Callable[[Login], None]) -> Login:
         """A sender that shows a token, which does not matter to an open server.
@@ -295,8 +320,10 @@ class Access:
         principal = self._known.principals.get(credential.principal)
         if principal is None:
             raise NotAuthenticated(UNKNOWN)
-        login = Login(principal, self.usage[principal.name], credential, ended)
-        maximum = principal.limits.connections_max
+        return self._enter_limited(Login(principal, self.usage[principal.name], credential, ended))
+
+    def _enter_limited(self, login: Login) -> Login:
+        maximum = login.principal.limits.connections_max
         if maximum is not None and login.usage.connections >= maximum:
             raise login.refuse("connections_max", maximum)
         return self._enter(login)
@@ -335,9 +362,21 @@ class Access:
         assert self._context is not None
         if self._file is not None:
             return
-        state: contract.AccessState = await self._context.pool.run(jobs.ask_store, Store.access)
-        if state.version > self._known.version:
-            self._replace(Known.of(state), sparing)
+        self._asked = asked = self._asked + 1
+        found: contract.AccessState | None = await self._context.pool.run_first(
+            jobs.changed_access, self._known.version
+        )
+        self._read = max(self._read, asked)
+        if found is not None and found.version > self._known.version:
+            self._replace(Known.of(found), sparing)
+
+    async def reload_now(self, sparing: str | None = None) -> None:
+        """As `reload`, however busy the workers are: a change that is written must not be answered as an error."""
+        while True:
+            try:
+                return await self.reload(sparing)
+            except (Busy, TimedOut, WorkerDied):
+                await asyncio.sleep(RELOAD_AGAIN_S)
 
     def _replace(self, known: Known, sparing: str | None = None) -> None:
         self._known = known
@@ -348,6 +387,8 @@ class Access:
         for login in [login for logins in self._logins.values() for login in logins]:
             if login.principal.name != sparing and not self._is_current(login, now):
                 self.leave(login)
+                # What it has sent and what has not begun yet does not begin any more.
+                login.principal = NOBODY
                 if login.ended is not None:
                     login.ended(login)
 
@@ -378,7 +419,7 @@ class Access:
                     if (changed := self._file.changed()) is not None:
                         log.info("%s has changed: %d principals", self._file.path, len(changed.principals))
                         self._replace(Known.of(_state_of(changed, self._known.version + 1)))
-                elif self._context.others.is_shared:
+                elif self._context.others.is_shared or self._read < self._asked:
                     await self.reload()
                 self._end_stale()
             except PenstockError as error:
@@ -501,7 +542,7 @@ class AccessRequests:
             )
         entry = self._audit.entry(caller.principal, "access", what, facts, always=True)
         await self._context.write(contract.Transaction((*operations, *entry)))
-        await self._access.reload(sparing=caller.principal.name)
+        await self._access.reload_now(sparing=caller.principal.name)
 
     def _check_credential(self, principal: str, label: str, expires: int | None) -> None:
         _check_principal(principal)

@@ -280,7 +280,7 @@ class LogRequests:
     async def drop(self, request: DropLog, caller: Caller) -> Done:
         """Delete a log and its iterators, if it exists."""
         entry: tuple[Operation, ...] = ()
-        if await self._context.pool.run(jobs.has_log, request.log):
+        if await self._context.pool.run(jobs.has_log, request.log, request.created):
             entry = self._audit.entry(caller.principal, "logs", "log-deleted", {"log": digest(request.log)})
         delete = DeleteLog(request.log, request.created)
         if (await self._context.write(Transaction((delete, *entry))))[0]:

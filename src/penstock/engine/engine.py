@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from penstock import model
 from penstock.engine import iterator_jobs, jobs
-from penstock.engine.access import Access, AccessRequests, authorize
+from penstock.engine.access import Access, AccessRequests, authorize, own_mark
 from penstock.engine.appends import AppendRequests, Checks, LogRequests, OnReply
 from penstock.engine.audit import Audit, audit_entry
 from penstock.engine.background import Eraser, Sealer, SpaceKeeper
@@ -242,7 +242,10 @@ class Engine:
         try:
             if self._closing:
                 raise Closed
-            view = None if principal.may(needed := request.needs()) else authorize(principal, request, needed)
+            view = None
+            if not principal.may(needed := request.needs()):
+                view = authorize(principal, request, needed)
+                request = own_mark(principal, request)
             if isinstance(request, Append):
                 self._appends.append(request, answer)
             elif isinstance(request, AddMessages):
@@ -353,7 +356,7 @@ class Engine:
             model.ReplayQueue: called(ReplayRequests(self._context).replay),
             model.CreateLog: plain(self._logs.create),
             model.DropLog: called(self._logs.drop),
-            model.ShowLog: plain(lambda request: run(iterator_jobs.show_log, request.log)),
+            model.ShowLog: called(lambda request, caller: run(iterator_jobs.show_log, request.log, caller.view)),
             model.ListLogs: called(lambda _request, caller: run(jobs.list_logs, caller.view)),
             model.CreateIterator: called(iterators.create),
             model.DropIterator: called(iterators.drop),
@@ -417,7 +420,8 @@ class Engine:
                 found = bool(page.records)
             else:
                 found = bool(page.encoded.count if page.encoded else page.events)
-            return Attempt(page, found or not page.end, wanted)
+            # A poll goes on over events that are not wanted, or that the caller may not see.
+            return Attempt(page, found, wanted, None if page.end else 0)
 
         return await self._context.long_poll(request.wait_ms, attempt)
 

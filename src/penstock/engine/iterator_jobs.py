@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from penstock.engine.jobs import list_iterators, source_of
+from penstock.engine.jobs import list_iterators, source_of, visible_iterator
 from penstock.engine.worker_protocol import answer_and_leave
 from penstock.errors import FunctionFailed, FunctionTimedOut, IteratorNotFound, LogNotFound
 from penstock.lua import LuaLimits, Program, RunResult
@@ -37,6 +37,7 @@ from penstock.model import (
     IteratorSummary,
     LogSummary,
     Over,
+    View,
 )
 from penstock.model.times import TICKS_PER_SECOND, UNIX_EPOCH_TICKS
 from penstock.store import Store
@@ -185,10 +186,10 @@ def program_of(kind: IteratorKind, function: str, lua: LuaLimits) -> Program:
     return Program(kind, function, lua)
 
 
-def find_iterator(store: Store, name: str, number: int) -> IteratorState:
+def find_iterator(store: Store, name: str, number: int, view: View | None = None) -> IteratorState:
     """The iterator of a name and number, or IteratorNotFound."""
-    iterator = store.iterator(name)
-    if iterator is None or iterator.id != number:
+    iterator = visible_iterator(store, name, view)
+    if iterator.id != number:
         raise IteratorNotFound(name)
     return iterator
 
@@ -525,20 +526,18 @@ class _PageRun(FunctionRun):
 # --- summaries ------------------------------------------------------------------------------------------------
 
 
-def show_log(store: Store, name: str) -> LogSummary:
+def show_log(store: Store, name: str, view: View | None = None) -> LogSummary:
     """A log and what is in it, or LogNotFound."""
     found = store.log(name)
     if found is None:
         raise LogNotFound(name)
     messages = store.stream_head(LOG_CONTEXT, name) - found.base
-    return LogSummary(name, found.created, messages, found.bytes, list_iterators(store, name).names)
+    return LogSummary(name, found.created, messages, found.bytes, list_iterators(store, name, view).names)
 
 
-def show_iterator(store: Store, name: str) -> IteratorSummary:
+def show_iterator(store: Store, name: str, view: View | None = None) -> IteratorSummary:
     """An iterator and how far it is, or IteratorNotFound."""
-    found = store.iterator(name)
-    if found is None:
-        raise IteratorNotFound(name)
+    found = visible_iterator(store, name, view)
     return IteratorSummary(
         found.name,
         found.log,

@@ -37,7 +37,7 @@ from penstock.errors import (
     WorkerDied,
 )
 from penstock.lua import LuaLimits
-from penstock.model import ItemPage, IteratorKind, Over
+from penstock.model import ItemPage, IteratorKind, Over, Right
 from penstock.settings import Settings
 from penstock.store.contract import AddIterator, DeleteIterator, IteratorState, ReadLimits, Transaction
 
@@ -136,22 +136,28 @@ class IteratorRequests:
         if caller.view is not None:
             if name not in self._known:
                 await self._look(name)
-            if not jobs.is_readable(self._known, name, caller.view):
-                raise IteratorNotFound(name)
+            self._check_known(name, caller)
+
+    def _check_known(self, name: str, caller: Caller) -> None:
+        if caller.view is not None and not jobs.is_readable(self._known, name, caller.view):
+            raise IteratorNotFound(name)
 
     async def check_number(self, number: int, caller: Caller) -> None:
-        """The same for an iterator by its id."""
-        if caller.view is not None:
-            names = [iterator.name for iterator in self._known.values() if iterator.id == number]
-            await self.check(names[0] if names else f"of number {number}", caller)
+        """The same for an iterator by its id; the error does not tell its name."""
+        if caller.view is None:
+            return
+        names = [iterator.name for iterator in self._known.values() if iterator.id == number]
+        if not names or not jobs.is_readable(self._known, names[0], caller.view):
+            raise IteratorNotFound(f"of number {number}")
 
     async def show(self, request: model.ShowIterator, caller: Caller) -> model.IteratorSummary:
-        await self.check(request.name, caller)
-        shown: model.IteratorSummary = await self._context.pool.run(iterator_jobs.show_iterator, request.name)
+        asked = (request.name, caller.view)
+        shown: model.IteratorSummary = await self._context.pool.run(iterator_jobs.show_iterator, *asked)
         return shown
 
     async def create(self, request: model.CreateIterator, caller: Caller) -> model.Done:
         check_names(iterator=request.name)
+        is_seen = caller.principal.may(Right.AUDIT) or not request.log.startswith(f"{model.AUDIT_CONTEXT}/")
         if caller.view is not None:
             # A log, then an iterator, then a stream: as the store looks the name up.
             is_log: bool = await self._context.pool.run(jobs.has_log, request.log)
@@ -162,9 +168,10 @@ class IteratorRequests:
                 is_seen = jobs.is_readable(self._known, request.log, caller.view)
             else:
                 is_seen = caller.view.has_stream(context, stream)
-            if not is_seen:
-                raise LogNotFound(request.log)
         await self._lua.run(iterator_jobs.check_function, request.kind, request.function, self.limits)
+        # After the function, as the store does: a wrong one must not tell whether the log exists.
+        if not is_seen:
+            raise LogNotFound(request.log)
         definition = (request.name, request.log, request.kind.value, request.function, request.indexed)
         operation = AddIterator(*definition, iterators_max=self._settings.iterators_max)
         self._add(await self._context.apply(operation, len(request.function)))
@@ -240,6 +247,7 @@ class IteratorRequests:
             except IteratorNotFound:
                 # An iterator that restarted has another id. A page comes from one of them, never from both.
                 iterator = await self._anew(iterator)
+                self._check_known(iterator.name, caller)
 
     def _find(self, name: str) -> IteratorState:
         iterator = self._known.get(name)

@@ -13,11 +13,20 @@ from pickle import PickleBuffer
 from typing import Any, Final, NamedTuple
 
 from penstock import model
-from penstock.errors import EventNotFound, LogNotFound, NotCbor, QueueAmbiguous, QueueNotFound, SubscriptionNotFound
+from penstock.errors import (
+    EventNotFound,
+    IteratorNotFound,
+    LogNotFound,
+    NotCbor,
+    QueueAmbiguous,
+    QueueNotFound,
+    SubscriptionNotFound,
+)
 from penstock.model import LOG_CONTEXT, Encoded, Event, EventFilter, EventPage, Over, View
 from penstock.store import Store
 from penstock.store.contract import (
     ITERATOR_CHAIN_MAX,
+    AccessState,
     Erasure,
     IteratorState,
     Page,
@@ -76,7 +85,10 @@ def read_event(store: Store, request: model.ReadEvent, limits: ReadLimits, prese
 def read_all(
     store: Store, position: int, wanted: EventFilter, limits: ReadLimits, present: EventEncoder | None
 ) -> EventPage:
-    return _page(store.read_all(position, wanted, limits), present)
+    if wanted.within is None:
+        return _page(store.read_all(position, wanted, limits), present)
+    # A page must not end early because of what the reader may not see.
+    return _page(gather(store, wanted, position, limits.events_max, limits), present)
 
 
 def read_records(
@@ -100,6 +112,11 @@ def read_records(
 def ask_store(store: Store, method: Callable[..., Any], *arguments: Any) -> Any:
     """What one method of the store, such as `Store.stats`, answers."""
     return getattr(store, method.__name__)(*arguments)
+
+
+def changed_access(store: Store, known: int) -> AccessState | None:
+    """All principals, if they have changed since a version."""
+    return store.access() if store.access_version() > known else None
 
 
 def list_contexts(
@@ -244,8 +261,10 @@ def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:
         raise NotCbor(*found)
 
 
-def has_log(store: Store, name: str) -> bool:
-    return store.log(name) is not None
+def has_log(store: Store, name: str, created: int | None = None) -> bool:
+    """Whether there is a log; with `created`, the one that was made then."""
+    found = store.log(name)
+    return found is not None and created in (None, found.created)
 
 
 def list_logs(store: Store, view: View | None = None) -> model.Names:
@@ -287,6 +306,16 @@ def is_readable(known: Mapping[str, IteratorState], name: str, view: View) -> bo
             return view.has_stream(context, stream)
         name = stream
     return False
+
+
+def visible_iterator(store: Store, name: str, view: View | None) -> IteratorState:
+    """The iterator of a name, if a principal may use it, or IteratorNotFound."""
+    found = store.iterator(name)
+    if found is None or (
+        view is not None and not is_readable({one.name: one for one in chain_of(store, name)}, name, view)
+    ):
+        raise IteratorNotFound(name)
+    return found
 
 
 # --- gathering events -----------------------------------------------------------------------------------------

@@ -7,14 +7,17 @@ one transaction. The server goes on building meanwhile: if the output moved, its
 """
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Final
 
 from penstock import model
 from penstock.engine import iterator_jobs
 from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
+from penstock.engine.jobs import visible_iterator
 from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
 from penstock.lua import LuaLimits
+from penstock.model import View
 from penstock.store import Store, contract
 from penstock.store.contract import ReadLimits, Transaction
 from penstock.store.outputs import make_output_unit, output_job, unpack_items
@@ -27,6 +30,8 @@ REQUEST_BYTES_MAX: Final = 8 << 20
 """Bytes of these units, plus one event of any size. The limits of commits are for clients that append."""
 WINNERS_MAX: Final = 50_000
 """Parts of one job."""
+GRANTS_DIGITS: Final = 16
+"""How much of a digest of the grants is part of the name of a job."""
 
 
 class StagingRequests:
@@ -70,7 +75,10 @@ def job_of(job: str, caller: Caller) -> str:
     A principal has its own jobs, and none of what it staged with other grants.
     """
     principal = caller.principal
-    return job if principal is model.ANONYMOUS else f"{jobs_of(principal.name)}{principal.version}/{job}"
+    if principal is model.ANONYMOUS:
+        return job
+    grants = sha256(" ".join(map(str, principal.grants)).encode()).hexdigest()
+    return f"{jobs_of(principal.name)}{grants[:GRANTS_DIGITS]}/{job}"
 
 
 def check_stage(context: EngineContext, request: model.StageEvents | model.StageOutput, units: int) -> None:
@@ -113,24 +121,23 @@ class BuildRequests:
         self._iterators = iterators
 
     async def begin(self, request: model.BeginBuild, caller: Caller) -> model.BuildStart:
-        await self._iterators.check(request.iterator, caller)
-        start: model.BuildStart = await self._context.pool.run(start_of, request.iterator, self._iterators.limits)
+        asked = (request.iterator, self._iterators.limits, caller.view)
+        start: model.BuildStart = await self._context.pool.run(start_of, *asked)
         return start
 
     async def messages(self, request: model.ReadMessages, caller: Caller) -> model.MessagePage:
-        await self._iterators.check(request.iterator, caller)
         if request.ordinal < 0 or request.count < 1:
             raise InvalidRequest("ordinal and count", "must be at least 0 and 1")
         limits = self._context.limits
         limits = limits._replace(events_max=min(request.count, limits.events_max))
         place = (request.iterator, request.id, request.ordinal)
-        return model.MessagePage(await self._context.pool.run(read_messages, *place, limits))
+        return model.MessagePage(await self._context.pool.run(read_messages, *place, limits, caller.view))
 
     async def position(self, request: model.FindMessage, caller: Caller) -> model.Found:
-        await self._iterators.check(request.iterator, caller)
         if request.ordinal < 0:
             raise InvalidRequest("ordinal", "must be at least 0")
-        return model.Found(await self._context.pool.run(find_message, request.iterator, request.id, request.ordinal))
+        place = (request.iterator, request.id, request.ordinal)
+        return model.Found(await self._context.pool.run(find_message, *place, caller.view))
 
     async def stage(self, request: model.StageOutput, caller: Caller) -> model.Done:
         await self._iterators.check_number(request.id, caller)
@@ -145,12 +152,10 @@ class BuildRequests:
         return model.Done()
 
     async def install(self, request: model.InstallOutput, caller: Caller) -> model.Installed:
-        await self._iterators.check(request.iterator, caller)
-        await self._iterators.check_number(request.id, caller)
         self._context.disk.check()
         check_names(iterator=request.iterator)
         check_winners(request.winners)
-        await self._context.pool.run(check_install, request, self._iterators.limits.result_bytes_max)
+        await self._context.pool.run(check_install, request, self._iterators.limits.result_bytes_max, caller.view)
         place = (request.source, request.items, request.messages)
         install = contract.Install(request.id, *place, request.winners, request.state)
         installed: model.Installed = await self._context.apply(install, len(request.state or b""))
@@ -171,11 +176,9 @@ def _job(number: int) -> str:
     return output_job(number)
 
 
-def start_of(store: Store, name: str, lua: LuaLimits) -> model.BuildStart:
+def start_of(store: Store, name: str, lua: LuaLimits, view: View | None = None) -> model.BuildStart:
     """Where the build of an iterator begins, or IteratorNotFound."""
-    found = store.iterator(name)
-    if found is None:
-        raise IteratorNotFound(name)
+    found = visible_iterator(store, name, view)
     if not found.indexed:
         raise InvalidRequest("iterator", f"{name} is not indexed, so it has no index to build; make it with --indexed")
     return model.BuildStart(
@@ -195,15 +198,17 @@ def start_of(store: Store, name: str, lua: LuaLimits) -> model.BuildStart:
     )
 
 
-def read_messages(store: Store, name: str, number: int, ordinal: int, limits: ReadLimits) -> list[bytes | None]:
-    found = iterator_jobs.find_iterator(store, name, number)
+def read_messages(
+    store: Store, name: str, number: int, ordinal: int, limits: ReadLimits, view: View | None
+) -> list[bytes | None]:
+    found = iterator_jobs.find_iterator(store, name, number, view)
     is_there = ordinal < iterator_jobs.count_messages(store, found)
     return iterator_jobs.read_source(store, found, ordinal, limits) if is_there else []
 
 
-def find_message(store: Store, name: str, number: int, ordinal: int) -> int | None:
+def find_message(store: Store, name: str, number: int, ordinal: int, view: View | None) -> int | None:
     """Where in the history the event of a message is, if it has one."""
-    found = iterator_jobs.find_iterator(store, name, number)
+    found = iterator_jobs.find_iterator(store, name, number, view)
     is_there = ordinal < iterator_jobs.count_messages(store, found)
     return iterator_jobs.message_position(store, found, ordinal) if is_there else None
 
@@ -229,9 +234,9 @@ def check_items(items: Sequence[bytes]) -> None:
             raise NotCbor(index, f"{len(item) - end} bytes follow the item")
 
 
-def check_install(store: Store, request: model.InstallOutput, state_bytes_max: int) -> None:
+def check_install(store: Store, request: model.InstallOutput, state_bytes_max: int, view: View | None) -> None:
     """Raise an error if this cannot be installed, as far as a read shows it."""
-    found = iterator_jobs.find_iterator(store, request.iterator, request.id)
+    found = iterator_jobs.find_iterator(store, request.iterator, request.id, view)
     if request.messages > (head := iterator_jobs.count_messages(store, found)):
         raise InvalidRequest("messages", f"are {request.messages}, and the iterator has only {head} to read")
     if request.messages < request.source:

@@ -124,11 +124,20 @@ class WorkerPool:
             if len(self._waiting) >= self._settings.reader_queue_max:
                 self._counts.refused += 1
                 raise ReaderBusy(len(self._waiting))
-        answer = self._loop.create_future()
-        self._waiting.append(_Waiting(job, arguments, answer))
+        return self._enter(_Waiting(job, arguments, self._loop.create_future()), self._waiting.append)
+
+    def run_first(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
+        """Run one of the server's own jobs before all that wait, however many these are."""
+        if self._closing:
+            raise Closed
+        return self._enter(_Waiting(job, arguments, self._loop.create_future()), self._waiting.appendleft)
+
+    def _enter(self, item: "_Waiting", put: Callable[["_Waiting"], None]) -> asyncio.Future[Any]:
+        put(item)
+        answer = item.answer
         self._dispatch()
         if self._waiting:
-            answer.add_done_callback(self._waiting[-1].forget)
+            answer.add_done_callback(item.forget)
         return answer
 
     async def close(self) -> None:

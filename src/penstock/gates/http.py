@@ -194,14 +194,13 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         return login
 
     async def health(request: Request) -> Response:
-        identity, about = engine.identity, {}
+        identity, reason = engine.identity, engine.trouble
+        about: dict[str, object] = {"status": "ok" if reason is None else "unavailable"}
         # A load balancer has no token, and needs the status only.
         if sender(request).principal is not NOBODY:
-            about = {"store_id": identity.id, "timeline": identity.timeline, "version": __version__}
-        reason = engine.trouble
-        if reason is None:
-            return JSONResponse({"status": "ok", **about})
-        return JSONResponse({"status": "unavailable", "reason": reason, **about}, 503)
+            about |= {} if reason is None else {"reason": reason}
+            about |= {"store_id": identity.id, "timeline": identity.timeline, "version": __version__}
+        return JSONResponse(about, 200 if reason is None else 503)
 
     async def metrics(request: Request) -> Response:
         allowed(request, Right.READ)

@@ -84,6 +84,8 @@ class Pipeline:
 
     def take(self, exchange: Exchange, size: int, framing: Framing) -> None:
         """Begin a message of so many bytes, or queue it until its turn."""
+        if self.logins.is_over:
+            return
         message = InFlightMessage(self, exchange, size, framing, self.logins.of(exchange.envelope.routing))
         self._outstanding_bytes += size
         if not message.waits:
@@ -107,7 +109,7 @@ class Pipeline:
         try:
             for series in list(self._series):
                 series.go_on()
-            while self._waiting and self._pages < PAGES_MAX and self.may_read:
+            while self._waiting and self._pages < PAGES_MAX and self.may_read and not self.logins.is_over:
                 message = self._waiting.popleft()
                 message.has_page = True
                 self._pages += 1
@@ -205,9 +207,12 @@ class InFlightMessage:
         refusal = self.login.admit(self.size)
         if refusal is None and self.waits:
             refusal = self.login.begin_poll()
-        if refusal is None and budget.take(self.size):
-            self._counted = True
-            return True
+        if refusal is None:
+            if budget.take(self.size):
+                self._counted = True
+                return True
+            if self.waits:
+                self.login.end_poll()
         refused: list[Reply | PenstockError] = [
             budget.busy(request) if refusal is None else refusal for request in self.exchange.requests
         ]

@@ -4,13 +4,14 @@ A sender that has shown nothing of its own is what its connection is: the princi
 its gate. A broker's own token does not speak for those behind it.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.access import Login
-from penstock.errors import NotAuthenticated, PenstockError
+from penstock.errors import NotAuthenticated, OverLimit, PenstockError
 from penstock.model import Identity
 from penstock.tcp import CloseReason, TcpSession
 
@@ -18,6 +19,8 @@ SENDERS_MAX: Final = 1024
 """Senders behind one connection that are remembered; the one that has sent nothing for longest is forgotten first."""
 REFUSALS_MAX: Final = 10
 """Wrong tokens that a connection may show before it is ended."""
+LAST_ANSWERS_S: Final = 0.05
+"""How long a connection whose principal has changed still gets answers to what it had sent."""
 
 
 class Logins:
@@ -30,9 +33,23 @@ class Logins:
         self._revoked = revoked
         self._refusals = 0
         self._fixed: str | None = getattr(engine.settings, f"{gate.replace('-', '_')}_as")
-        self._base = self._access.arrive(self._fixed, self._ended)
+        self.is_over = False
+        """Whether the connection is about to end: nothing that it sends is taken any more."""
+        self._base = self._arrive()
         self._own: Login | None = None
         self._behind: OrderedDict[tuple[bytes, ...], Login] = OrderedDict()
+
+    def _arrive(self) -> Login:
+        try:
+            return self._access.arrive(self._fixed, self._ended)
+        except OverLimit:
+            self._end(CloseReason.REFUSED, 0)
+            return self._access.nobody(self._ended)
+
+    def _end(self, why: CloseReason, pause_s: float) -> None:
+        """End the connection in a moment, and take nothing more from it."""
+        self.is_over = True
+        asyncio.get_running_loop().call_later(pause_s, self._session.end, why)
 
     def of(self, routing: Sequence[bytes]) -> Login:
         """The sender of a message with these routing frames."""
@@ -92,9 +109,9 @@ class Logins:
             del self._behind[key]
         elif login is self._base and self._own is not None:
             # The connection goes on with its token, and is of its gate's principal no more.
-            self._base = self._access.arrive(self._fixed, self._ended)
+            self._base = self._arrive()
         else:
-            self._session.end(CloseReason.REVOKED)
+            self._end(CloseReason.REVOKED, LAST_ANSWERS_S)
             return
         if self._revoked is not None:
             self._revoked(login)

@@ -112,6 +112,12 @@ class ProducerMark:
 
     producer: str
     number: int
+    owner: str = ""
+    """Begins the store's name of the producer: a principal with narrow grants has producers of its own."""
+
+    @property
+    def key(self) -> str:
+        return self.owner + self.producer
 
 
 @request(Right.APPEND, Reach.STREAM, Repeat.MARKED)

@@ -248,15 +248,15 @@ class PostgresBatch(Batch):
         self._marks |= {name: (number, result) for name, number, result in rows}
 
     def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
-        if mark.producer not in self._marks:
-            names = {mark.producer}
+        if mark.key not in self._marks:
+            names = {mark.key}
             self.load_marks(self.db.rows("batch_producers", {"names": Texts(names)}), names)
-        found = self._marks[mark.producer]
+        found = self._marks[mark.key]
         return stored_results(mark, *found) if found else None
 
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
         # After the whole transaction, so there is nothing to roll back.
-        self._marks[mark.producer] = self._used_marks[mark.producer] = (mark.number, results)
+        self._marks[mark.key] = self._used_marks[mark.key] = (mark.number, results)
 
     def send_marks(self) -> None:
         if self._used_marks:

@@ -114,7 +114,7 @@ class PostgresStore(PostgresReader):
         streams = list(dict.fromkeys((op.context, op.stream) for op in ops if isinstance(op, Commit)))
         logs = {op.name for op in ops if isinstance(op, RequireLog) and check_name(op.name) is None}
         marks = (transaction.mark for transaction in transactions if transaction.mark is not None)
-        names = {mark.producer for mark in marks if check_name(mark.producer) is None}
+        names = {mark.key for mark in marks if check_name(mark.key) is None}
         if not self._is_alone:
             self._forget()
         self.db.begin(WRITE)

@@ -209,7 +209,7 @@ class SqliteBatch(Batch):
         return super().together(ops)
 
     def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
-        name = mark.producer
+        name = mark.key
         found = self._staged_marks.get(name) or self._marks.get(name)
         if found is None:
             rows = self.db.rows("producer", {"name": name})
@@ -220,7 +220,7 @@ class SqliteBatch(Batch):
         return stored_results(mark, *found)
 
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
-        self._staged_marks[mark.producer] = mark.number, results
+        self._staged_marks[mark.key] = mark.number, results
 
     def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
         self.flush()

@@ -38,7 +38,7 @@ Pending = list[Result | Deferred] | PenstockError
 
 
 def check_mark(mark: ProducerMark) -> None:
-    if reason := check_name(mark.producer):
+    if reason := check_name(mark.key):
         raise InvalidRequest("producer", reason)
     if not -NUMBER_MAX <= mark.number <= NUMBER_MAX:
         raise InvalidRequest("producer's number", f"{mark.number} does not fit into 64 bits")
