@@ -265,8 +265,8 @@ class LatePool(WorkerPool):
 
     _has_started = False
 
-    def run(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
-        answer = super().run(job, *arguments)
+    def _enter(self, item: _Waiting, put: Callable[[_Waiting], None]) -> asyncio.Future[Any]:
+        answer = super()._enter(item, put)
         if not self._has_started:
             self._has_started = True
             for _ in range(self._size):

@@ -58,6 +58,9 @@ class ThreadPool(WorkerPool):
         answer.add_done_callback(self._done)
         return answer
 
+    def run_first(self, job: Job, *arguments: Any) -> asyncio.Future[Any]:
+        return self.run(job, *arguments)
+
     def _done(self, _answer: asyncio.Future[Any]) -> None:
         self._under_way -= 1
         self._counts.jobs += 1
