@@ -26,7 +26,7 @@ HOP = re.compile(r"([a-z0-9_]+(?:/[a-z0-9_]+)+\.py) +([A-Za-z_.]+)")
 MODULES_MAX = 25
 OUTER = ("client", "tcp", "mq", "wire", "gates")
 OUTER_MAX = 12
-ENGINE_MAX = 9
+ENGINE_MAX = 11
 
 
 class Tracer:
