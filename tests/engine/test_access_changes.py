@@ -47,3 +47,23 @@ async def test_a_principal_that_another_revokes_is_ended_when_that_is_answered(t
         shop = engine.access.by_token(await issued(engine, root, IssueToken("shop")), ended.append)
         await engine.execute(root, DropPrincipal("shop"))
         assert ended == [shop]
+
+
+async def test_who_is_revoked_cannot_stay_by_changing_its_own_rights(tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        root = engine.access.principal("root")
+        assert root is not None
+        await engine.execute(root, PutPrincipal("other", ("all",)))
+        ended, is_ended = list[Login](), asyncio.Event()
+
+        def end(login: Login) -> None:
+            ended.append(login)
+            is_ended.set()
+
+        other = engine.access.by_token(await issued(engine, root, IssueToken("other")), end)
+        while not is_ended.is_set():
+            # Each change begins a new time for its own connections, if it could.
+            await engine.execute(other.principal, PutPrincipal("other", ("all",), force=True))
+            await asyncio.sleep(0.01)
+        assert ended == [other]

@@ -43,6 +43,8 @@ from penstock.store import Store, contract
 
 log = logging.getLogger(__name__)
 
+OWN_CHANGE_S: Final = 0.25
+"""How long a sender that has changed its own rights goes on: it gets its answer, and may send what belongs to it."""
 CHECK_S: Final = 0.5
 """How often the engine looks for expired credentials, and for changes that nobody announced."""
 TOKEN_BYTES: Final = 32
@@ -143,7 +145,7 @@ class Login:
     `ended` is called when it is not that any more: revoked, changed or expired.
     """
 
-    __slots__ = ("credential", "ended", "expires", "principal", "usage")
+    __slots__ = ("credential", "ended", "ends_at", "expires", "principal", "usage")
 
     def __init__(
         self,
@@ -158,6 +160,8 @@ class Login:
         """What it showed; None if its gate decides who it is."""
         self.expires = None if credential is None else credential.expires
         self.ended = ended
+        self.ends_at: float | None = None
+        """When it ends because of its own change (`time.monotonic`)."""
 
     def admit(self, size: int) -> OverLimit | None:
         """Count a request of so many bytes; the error if the principal must wait."""
@@ -357,7 +361,7 @@ class Access:
     async def reload(self, sparing: str | None = None) -> None:
         """Read the principals again, and end the senders whose credentials or rights have changed.
 
-        Those of the principal `sparing` end with the next check: it gets the answer to what it has changed.
+        Those of the principal `sparing` end a moment later: it gets the answer to what it has changed.
         """
         assert self._context is not None
         if self._file is not None:
@@ -383,9 +387,14 @@ class Access:
         self._end_stale(sparing)
 
     def _end_stale(self, sparing: str | None = None) -> None:
-        now = now_ticks()
+        now, clock = now_ticks(), time.monotonic()
         for login in [login for logins in self._logins.values() for login in logins]:
-            if login.principal.name != sparing and not self._is_current(login, now):
+            if self._is_current(login, now):
+                continue
+            if login.ends_at is None and login.principal.name == sparing:
+                # Once only: who changes its rights again and again ends, too.
+                login.ends_at = clock + OWN_CHANGE_S
+            if login.ends_at is None or login.ends_at <= clock:
                 self.leave(login)
                 # What it has sent and what has not begun yet does not begin any more.
                 login.principal = NOBODY
