@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from penstock.store import open_reader, store_url
 from penstock.store.contract import ReadLimits
 from penstock.testing import server
+from tests.certificates import Authority
 from tests.postgres import Schemas
 from tests.spark.sink_targets import SQLITE, Target
 from tests.spark.support import counted, fill, history, load
@@ -156,6 +157,17 @@ def test_a_server_takes_what_is_written(spark: SparkSession, data: Path) -> None
         assert "expected version 1 of stream" in why(lambda: write(rows, served.url))
     assert len(history(data)) == 510
     assert bodies(data, "s-1")[:167] == list(range(1, 500, 3))
+
+
+def test_tables_are_written_and_read_over_tls(spark: SparkSession, tmp_path: Path) -> None:
+    own = Authority(tmp_path).issue("own", "127.0.0.1")
+    with server(tmp_path / "data", tls_cert=str(own.cert), tls_key=str(own.key)) as served:
+        assert served.url.endswith(f"?tls&tls_ca={own.cert}")
+        write(numbers(spark, 100).drop("at"), served.url)
+        assert load(spark, served.url).count() == 100
+        plain = served.url.partition("?")[0]
+        assert "speaks TLS: add ?tls" in why(lambda: write(numbers(spark, 1).drop("at"), plain))
+        assert "speaks TLS: add ?tls" in why(lambda: load(spark, plain).show())
 
 
 def test_what_is_wrong_with_a_table_or_its_options_is_told_before_anything_is_run(

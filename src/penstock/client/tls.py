@@ -15,7 +15,7 @@ EXPIRED, NOT_YET_VALID, HOST_MISMATCH, ADDRESS_MISMATCH, REVOKED = 10, 9, 62, 64
 UNTRUSTED: Final = frozenset((2, 18, 19, 20, 21, 24, 79))
 """OpenSSL's codes of certificates that no trusted authority has signed."""
 HANDSHAKE_ERRORS: Final = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
-"""What a failed handshake raises, and an attempt to reach the server does not."""
+"""The errors of a failed handshake. An attempt to reach the server raises others."""
 NOT_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"))
 """OpenSSL's reasons when what the server sent is no TLS."""
 
@@ -53,7 +53,7 @@ class TlsOptions(NamedTuple):
 
 
 def tls_options(query: str) -> TlsOptions | None:
-    """What the query of a URL says; None without TLS. Raises ValueError with the reason."""
+    """The options in the query of a URL; None without TLS. Raises ValueError with the reason."""
     if not query:
         return None
     found: dict[str, str] = {}

@@ -108,7 +108,7 @@ class ServerTls:
 
 
 def expiry_of(path: Path) -> float | None:
-    """When the first certificate of a file expires, in seconds since 1970; None if that cannot be told."""
+    """When the first certificate of a file expires, in seconds since 1970; None if the file does not say it."""
     # Only a peer's certificate is decoded by public functions. This one does it for files, in all versions of Python.
     decode: Any = getattr(ssl, "_ssl", None)
     try:

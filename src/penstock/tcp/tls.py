@@ -2,7 +2,7 @@
 
 The loop's own TLS shows a connection to its protocol after the handshake. Here the protocol has it from its first
 moment, so that every limit holds for connections that only shake hands: they are counted, listed, timed and cut off
-like the others. What the protocol writes meanwhile is sent after the handshake.
+like the others. The layer sends after the handshake the bytes that the protocol writes before.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class TlsLayer(asyncio.Protocol, asyncio.Transport):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._early: list[bytes] = []
-        """What was written before the handshake was done."""
+        """Bytes that the protocol wrote before the handshake was done."""
         self._is_begun = self._is_secured = self._is_finished = self._is_over = False
         self._stays_open: bool | None = None
         """After the peer's end: whether the protocol still writes."""
@@ -218,7 +218,7 @@ class TlsLayer(asyncio.Protocol, asyncio.Transport):
         if self._is_finished or self._is_over:
             return
         self._is_finished = True
-        # The error says that it wants to read the peer's end, for which nobody waits.
+        # The error says that the peer has not ended yet. The connection does not wait for that.
         with suppress(ssl.SSLError):
             self._tls.unwrap()
         self._send_outgoing()
