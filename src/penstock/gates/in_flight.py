@@ -84,8 +84,6 @@ class Pipeline:
 
     def take(self, exchange: Exchange, size: int, framing: Framing) -> None:
         """Begin a message of so many bytes, or queue it until its turn."""
-        if self.logins.is_over:
-            return
         message = InFlightMessage(self, exchange, size, framing, self.logins.of(exchange.envelope.routing))
         self._outstanding_bytes += size
         if not message.waits:
@@ -109,7 +107,7 @@ class Pipeline:
         try:
             for series in list(self._series):
                 series.go_on()
-            while self._waiting and self._pages < PAGES_MAX and self.may_read and not self.logins.is_over:
+            while self._waiting and self._pages < PAGES_MAX and self.may_read:
                 message = self._waiting.popleft()
                 message.has_page = True
                 self._pages += 1

@@ -19,8 +19,6 @@ SENDERS_MAX: Final = 1024
 """Senders behind one connection that are remembered; the one that has sent nothing for longest is forgotten first."""
 REFUSALS_MAX: Final = 10
 """Wrong tokens that a connection may show before it is ended."""
-LAST_ANSWERS_S: Final = 0.05
-"""How long a connection whose principal has changed still gets answers to what it had sent."""
 
 
 class Logins:
@@ -33,8 +31,6 @@ class Logins:
         self._revoked = revoked
         self._refusals = 0
         self._fixed: str | None = getattr(engine.settings, f"{gate.replace('-', '_')}_as")
-        self.is_over = False
-        """Whether the connection is about to end: nothing that it sends is taken any more."""
         self._base = self._arrive()
         self._own: Login | None = None
         self._behind: OrderedDict[tuple[bytes, ...], Login] = OrderedDict()
@@ -43,13 +39,8 @@ class Logins:
         try:
             return self._access.arrive(self._fixed, self._ended)
         except OverLimit:
-            self._end(CloseReason.REFUSED, 0)
+            asyncio.get_running_loop().call_soon(self._session.end, CloseReason.REFUSED)
             return self._access.nobody(self._ended)
-
-    def _end(self, why: CloseReason, pause_s: float) -> None:
-        """End the connection in a moment, and take nothing more from it."""
-        self.is_over = True
-        asyncio.get_running_loop().call_later(pause_s, self._session.end, why)
 
     def of(self, routing: Sequence[bytes]) -> Login:
         """The sender of a message with these routing frames."""
@@ -111,7 +102,7 @@ class Logins:
             # The connection goes on with its token, and is of its gate's principal no more.
             self._base = self._arrive()
         else:
-            self._end(CloseReason.REVOKED, LAST_ANSWERS_S)
+            self._session.end(CloseReason.REVOKED)
             return
         if self._revoked is not None:
             self._revoked(login)

@@ -153,7 +153,7 @@ class _Session(TcpSession):
     def received(self, data: bytes) -> int:
         """Read requests, until the server stops."""
         frames = self._parser.receive(data)
-        if self._gate.is_accepting and not self.logins.is_over:
+        if self._gate.is_accepting:
             self.messages_received += len(frames)
             self._engine.metrics.gate_received[self._gate.name] += len(frames)
             for frame in frames:
@@ -212,7 +212,7 @@ class _Session(TcpSession):
 
     def _begin_next(self) -> bool:
         """Begin the next request if it may begin; whether it did."""
-        if not self._waiting or self.logins.is_over or not self._may_begin(self._waiting[0].group):
+        if not self._waiting or not self._may_begin(self._waiting[0].group):
             return False
         request = self._waiting.popleft()
         self._in_flight.append(request)
