@@ -436,7 +436,7 @@ class CannotConnect(PenstockError):
 class TlsFailed(PenstockError):
     """No encrypted connection, for a reason that stays; the request was not carried out."""
 
-    _sentence = "no TLS connection to {url}: {reason}"
+    _sentence = "no encrypted connection to {url}: {reason}"
     url: str
     reason: str
 

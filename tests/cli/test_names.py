@@ -63,6 +63,7 @@ COMMAND_LINES: Final[dict[str, list[Line]]] = {
     "access whoami": [(), ("--url", f"penstock://{EVIL}:1")],
     "access new-token": [("--label", EVIL), ("--expires", EVIL)],
     "access check-file": [(NOWHERE,), ("{file}",)],
+    "access curve-keygen": [("--out", NOWHERE), ("--out", "{file}"), ("--out", f"{{folder}}/{EVIL}.key")],
     "bench": [("--context", f"{EVIL}bench", "--events", 1, "--clients", 1)],
     "kick": [(EVIL,)],
     "settings": [("--data", EVIL), ("--mq", EVIL), ("--config", NOWHERE)],

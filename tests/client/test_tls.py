@@ -80,7 +80,7 @@ def failure(connect: Callable[..., Client], url: str) -> str:
     with pytest.raises(TlsFailed) as caught, connect(url, timeout=PATIENT_S) as client:
         client.stats()
     assert caught.value.retry is Retry.NEVER
-    assert str(caught.value) == f"no TLS connection to {url}: {caught.value.reason}"
+    assert str(caught.value) == f"no encrypted connection to {url}: {caught.value.reason}"
     return caught.value.reason
 
 

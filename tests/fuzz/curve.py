@@ -30,8 +30,8 @@ def _outcome(data: bytes) -> list[str]:
 
     client, connection = Client(), server(SMALL)
     if step == "hello":
-        ended = check(connection, [GREETING + changed("hello", client.hello())])
-        return [f"hello {'refused' if ended else 'open'}"]
+        events = check(connection, [GREETING + changed("hello", client.hello())])
+        return [f"hello {'refused' if events else 'open'}"]
     connection.receive(GREETING + client.hello())
     client.welcome(connection.data_to_send()[GREETING_BYTES:])
     initiate = client.initiate(metadata=changed("metadata", METADATA))

@@ -76,7 +76,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testing.Server]
 
 
 def endpoint(server: testing.Server) -> str:
-    return server.zmq_url.removeprefix("zmq+")
+    return server.zmq_url.removeprefix("zmq+").partition("?")[0]
 
 
 @contextlib.contextmanager

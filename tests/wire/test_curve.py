@@ -88,10 +88,13 @@ def test_new_keys_differ() -> None:
 
 @pytest.mark.parametrize("cut", [lambda data: [data], byte_by_byte], ids=["whole", "byte by byte"])
 def test_a_handshake_is_answered_and_messages_follow(cut: Callable[[bytes], list[bytes]]) -> None:
-    client, seen = Client(), []
-    connection = Connection(
-        mechanism=curve.Curve(bytes(SERVER), bytes(SERVER.public_key), lambda key: not seen.append(key))
-    )
+    client, seen = Client(), list[bytes]()
+
+    def admit(key: bytes) -> bool:
+        seen.append(key)
+        return True
+
+    connection = Connection(mechanism=curve.Curve(bytes(SERVER), bytes(SERVER.public_key), admit))
 
     def said(data: bytes) -> tuple[list[Event], bytes]:
         events = [event for chunk in cut(data) for event in connection.receive(chunk)]

@@ -400,6 +400,39 @@ def new_token_command(label: Label = "", expires: Expires = None, as_json: AsJso
     )
 
 
+@access_app.command("curve-keygen")
+def curve_keygen_command(
+    out: Annotated[Path, option("--out", "the file for the secret key, which must not exist yet", "FILE")] = Path(
+        "curve.key"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Make a key pair for CURVE, of a server or of a client, and print the public key."""
+    from urllib.parse import quote  # noqa: PLC0415
+
+    from penstock.files import created  # noqa: PLC0415
+    from penstock.wire.curve import key_text, new_secret_key, public_key  # noqa: PLC0415
+
+    secret = new_secret_key()
+    public = key_text(public_key(secret))
+    try:
+        with created(out, "xb") as file:
+            file.write(f"{key_text(secret)}\n".encode())
+    except FileExistsError:
+        fail(f"{out} exists already; name another file with --out")
+    except OSError as error:
+        fail(f"{out} cannot be written: {(error.strerror or str(error)).lower()}")
+    if as_json:
+        print_document({"public_key": public, "secret_key_file": str(out), "in_url": quote(public, safe="")})
+        return
+    print_line(public)
+    remark(f"the secret key is in {out}; the line above is the public key")
+    remark(
+        f"for a server: --curve-secret-key {out}; URLs of its clients get ?curve_server_key={quote(public, safe='')}"
+    )
+    remark(f"for a client: &curve_key_file={out} in its URL; penstock access add NAME GRANT --curve-key KEY knows it")
+
+
 @access_app.command("check-file")
 def check_file_command(
     file: Annotated[Path, argument("FILE", "the file that access_file names, or will name")], as_json: AsJson = False

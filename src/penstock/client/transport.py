@@ -598,12 +598,18 @@ def transport_to(url: str, token: Token | None = None) -> Transport:
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     if parts.path.strip("/") or parts.fragment or parts.username is not None:
         raise BadUrl(shown, f"it has more than a host, a port and parameters; {TOKENS}")
+    if parts.scheme == "zmq+tcp" and parts.query.startswith("tls"):
+        raise BadUrl(shown, "only penstock:// has TLS; zmq+tcp:// has CURVE: ?curve_server_key=KEY")
+    curve = tls = None
     try:
-        tls = tls_options(parts.query)
+        if parts.scheme == "penstock":
+            tls = tls_options(parts.query)
+        elif parts.query:
+            from penstock.client.curve import curve_options  # noqa: PLC0415
+
+            curve = curve_options(parts.query)
     except ValueError as error:
         raise BadUrl(shown, f"{error}; {TOKENS}") from None
-    if tls is not None and parts.scheme != "penstock":
-        raise BadUrl(shown, "only penstock:// has TLS")
     try:
         # The resolver would fail in the same way, with an error that does not name the address.
         parts.hostname.encode("idna")
@@ -616,4 +622,5 @@ def transport_to(url: str, token: Token | None = None) -> Transport:
         return MqTransport(url, parts.hostname, port, token_request(url, token), tls)
     from penstock.client.zeromq import ZeromqTransport  # noqa: PLC0415
 
-    return ZeromqTransport(url, parts.hostname, RES_PORT if port is None else port, token_request(url, token))
+    port = RES_PORT if port is None else port
+    return ZeromqTransport(url, parts.hostname, port, token_request(url, token), curve)

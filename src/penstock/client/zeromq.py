@@ -11,8 +11,10 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from penstock.client.curve import CurveOptions, handshake_error
+from penstock.client.tokens import TokenRequest
 from penstock.client.transport import Link, NetworkTransport, encoded_fields
-from penstock.errors import CannotConnect, ConnectionLost, LimitExceeded, PenstockError
+from penstock.errors import CannotConnect, ConnectionLost, LimitExceeded, PenstockError, TlsFailed
 from penstock.model import Request
 from penstock.wire.res01.dialects import OWN_TAG
 
@@ -52,15 +54,22 @@ class ZeromqTransport(NetworkTransport):
 
     _context: "zmq.Context[zmq.Socket[bytes]] | None" = None
 
+    def __init__(
+        self, url: str, host: str, port: int, token: TokenRequest | None = None, curve: CurveOptions | None = None
+    ) -> None:
+        super().__init__(url, host, port, token)
+        self.curve = curve
+
     async def connect(self) -> Link:
         """Connect to the first of the host's addresses that answers."""
         loop = asyncio.get_running_loop()
         if self._context is None:
             self._context = zmq.Context()
         found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        keys = {} if self.curve is None else self.curve.keys(self.url)
         error: CannotConnect | None = None
         for place in dict.fromkeys(str(address[0]) for *_, address in found):
-            link = ZeromqLink(self, self._context)
+            link = ZeromqLink(self, self._context, keys)
             try:
                 await link.connect(f"tcp://[{place}]:{self.port}" if ":" in place else f"tcp://{place}:{self.port}")
             except CannotConnect as failed:
@@ -79,16 +88,21 @@ class ZeromqTransport(NetworkTransport):
 class ZeromqLink(Link):
     """One socket, which connects once."""
 
-    def __init__(self, transport: ZeromqTransport, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    def __init__(
+        self, transport: ZeromqTransport, context: "zmq.Context[zmq.Socket[bytes]]", keys: dict[int, bytes]
+    ) -> None:
         super().__init__(transport.url)
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._socket = context.socket(zmq.DEALER)
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
+        for key_option, key in keys.items():
+            self._socket.setsockopt(key_option, key)
         self._monitor = self._socket.get_monitor_socket(_ENDS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._watched: list[int] = [self._socket.FD, self._monitor.FD]
-        self._connected: asyncio.Future[bool] = self._loop.create_future()
+        self._connected: asyncio.Future[CannotConnect | TlsFailed | None] = self._loop.create_future()
+        """None, or the error."""
         self._turn_is_due = False
         self._open = False
         self._closed = False
@@ -103,8 +117,8 @@ class ZeromqLink(Link):
         try:
             self._socket.connect(endpoint)
             self._look()
-            if not await self._connected:
-                raise CannotConnect(self.url, "no server listens there")
+            if (failed := await self._connected) is not None:
+                raise failed
         except zmq.ZMQError as error:
             self._release()
             raise CannotConnect(self.url, str(error).lower()) from None
@@ -154,19 +168,21 @@ class ZeromqLink(Link):
         """Read all reports: the descriptor signals only once."""
         try:
             while not self._closed:
-                event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+                report = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+                event = report["event"]
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._open = True
                     if not self._connected.done():
-                        self._connected.set_result(True)
+                        self._connected.set_result(None)
                 elif event & _ENDS:
-                    self._end()
+                    self._end(int(event), int(report["value"]))
         except zmq.Again:
             return
 
-    def _end(self) -> None:
+    def _end(self, event: int, value: int) -> None:
         if not self._connected.done():
-            self._connected.set_result(False)
+            failed = handshake_error(self.url, event, value, has_curve=self._transport.curve is not None)
+            self._connected.set_result(failed or CannotConnect(self.url, "no server listens there"))
         if self._open:
             # Answers that arrived before the end still count.
             self._take_turn()

@@ -26,11 +26,13 @@ from penstock.engine.engine import Abandon, AnyEncoder
 from penstock.engine.metrics import PoolCounts
 from penstock.engine.workers import Job, WorkerPool
 from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
+from penstock.files import read_secret
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ServerTls, ZeromqGate
 from penstock.model import Principal, Reply, Request
 from penstock.server import start, stop
 from penstock.settings import Settings, load
 from penstock.store import Store, open_reader, store_url
+from penstock.wire.curve import key_of, key_text, public_key
 
 ANY_PORT: Final = "127.0.0.1:0"
 
@@ -183,7 +185,11 @@ class Server:
     @property
     def zmq_url(self) -> str:
         """For `penstock.connect`: over ZeroMQ."""
-        return f"zmq+{self._settings.res}"
+        path = self._settings.curve_secret_key
+        if path is None:
+            return f"zmq+{self._settings.res}"
+        public = public_key(key_of(read_secret(path).strip()))
+        return f"zmq+{self._settings.res}?curve_server_key={quote(key_text(public), safe='')}"
 
     @property
     def remits(self) -> str:
