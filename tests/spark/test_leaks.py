@@ -185,7 +185,9 @@ def test_a_token_that_spark_uses_is_shown_nowhere(guarded: tuple[Served, Secret,
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_token_that_an_archive_uses_is_shown_nowhere(guarded: tuple[Served, Secret, Path], tmp_path: Path) -> None:
+def test_a_token_that_an_archive_and_a_pipeline_use_is_shown_nowhere(
+    guarded: tuple[Served, Secret, Path], tmp_path: Path
+) -> None:
     server, secret, file = guarded
     logs = tmp_path / "event-log"
     logs.mkdir()
@@ -201,16 +203,14 @@ def test_a_token_that_an_archive_uses_is_shown_nowhere(guarded: tuple[Served, Se
             timeout=500,
         )
         assert archived.returncode == 0, archived
-        made = subprocess.run(
-            [*PENSTOCK, "pipeline", "init", str(tmp_path / "p"), "--url", url, "--token", f"@{file}"],
-            env=environment(),
-            capture_output=True,
-            check=False,
-        )
-        assert made.returncode == 0, made
+        shown = {"archive": archived.stdout + archived.stderr}
+        for name, *flags in (("init", "--url", url), ("run",), ("status",)):
+            command = [*PENSTOCK, "pipeline", name, str(tmp_path / "p"), *flags, "--token", f"@{file}"]
+            done = subprocess.run(command, env=environment(), capture_output=True, check=False, timeout=300)
+            assert done.returncode == 0, done
+            shown[name] = done.stdout + done.stderr
     assert processes.leaks == []
     assert b"SparkListenerApplicationStart" in b"".join(each.read_bytes() for each in logs.rglob("*") if each.is_file())
-    shown = {"archive": archived.stdout + archived.stderr, "init": made.stdout + made.stderr}
     assert secret.leaks({**shown, "log": server.said().encode()}, tmp_path, server.data) == []
 
 
