@@ -152,9 +152,10 @@ async def test_what_cannot_be_is_refused(caller: Caller, request_: Request) -> N
 
 async def test_erasing_needs_the_right_to_administer(engine: Engine) -> None:
     somebody = principal("somebody", "read,append,consume")
-    for request in (EraseStream("shop", "s"), EraseSubject("ann"), ListErasures()):
+    for request in (EraseStream("shop", "s"), EraseSubject("ann")):
         with pytest.raises(NotAllowed):
             await engine.execute(somebody, request)
+    await engine.execute(somebody, ListErasures())
 
 
 # --- the files ------------------------------------------------------------------------------------------------
