@@ -19,6 +19,8 @@ import zmq
 from bench import appends, load
 from bench.report import Report
 
+Options = dict[int, bytes]
+"""Of a socket."""
 BODY = os.urandom(load.BODY_BYTES)
 TICKS = b"5250989155635817646"
 EVENT = [uuid.uuid4().bytes_le, TICKS, b"OrderPlaced", b"", BODY]
@@ -45,8 +47,8 @@ def run(report: Report, data: Path, scale: float) -> None:
     with load.server(load.fresh(data)) as gates, _echo() as echo:
         address = gates["res"]
         for clients, events in ((64, 1), (1, 100), (1, 1000)):
-            ours = _appending(address, clients, events, seconds)
-            bare = _appending(echo, clients, events, seconds)
+            ours = appending(address, clients, events, seconds)
+            bare = appending(echo, clients, events, seconds)
             what = f"{clients} client(s) x {events} event(s)"
             report.figure(f"{what}", ours, "events/s")
             report.figure(f"{what}, echo", bare, "events/s")
@@ -72,11 +74,13 @@ def _echo() -> Iterator[str]:
 
 
 @contextmanager
-def _dealers(address: str, count: int) -> Iterator[list[zmq.Socket[bytes]]]:
+def _dealers(address: str, count: int, options: Options | None = None) -> Iterator[list[zmq.Socket[bytes]]]:
     context = zmq.Context()
     sockets = [context.socket(zmq.DEALER) for _ in range(count)]
     for socket in sockets:
         socket.setsockopt(zmq.LINGER, 0)
+        for option, value in (options or {}).items():
+            socket.setsockopt(option, value)
         socket.connect(address)
     try:
         yield sockets
@@ -91,11 +95,11 @@ def _ask(socket: zmq.Socket[bytes], *frames: bytes) -> list[bytes]:
     return socket.recv_multipart()
 
 
-def _appending(address: str, clients: int, events: int, seconds: float) -> float:
+def appending(address: str, clients: int, events: int, seconds: float, options: Options | None = None) -> float:
     """Events per second of clients that each have one commit under way."""
     tail = [b"-1", b"%d" % events, *EVENT * events]
     poller = zmq.Poller()
-    with _dealers(address, clients) as sockets:
+    with _dealers(address, clients, options) as sockets:
         messages = {}
         for number, socket in enumerate(sockets):
             messages[socket] = [b"", b"Res01", b"AC", b"r", b"bench", b"stream-%d" % number, *tail]
