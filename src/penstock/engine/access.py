@@ -52,6 +52,8 @@ TOKEN_ID_BYTES: Final = 9
 TOKEN_CHARACTERS_MAX: Final = 200
 LABEL_CHARACTERS_MAX: Final = 200
 ROTATE_S_MAX: Final = 7 * 24 * 3600
+DECIDED_MAX: Final = 1024
+"""Decisions that are remembered for a principal. A name has a kilobyte at most."""
 RETRY_MS: Final = 1000
 """What a client is told to wait for something that is in use, not counted per second."""
 RELOAD_AGAIN_S: Final = 0.05
@@ -83,6 +85,8 @@ def authorize(principal: Principal, request: Request, needed: Right) -> View | N
 
     The engine calls it for requests that need a right which the principal does not have everywhere.
     """
+    if request.reach is Reach.STREAM:
+        return _stream(principal, request.context, request.stream, needed)  # type: ignore[attr-defined]
     if principal is NOBODY:
         raise NotAuthenticated(NEEDED)
     if needed & ~principal.rights or request.reach is Reach.STORE:
@@ -91,8 +95,6 @@ def authorize(principal: Principal, request: Request, needed: Right) -> View | N
     if reach is Reach.EACH:
         for place in request.places():
             _check(principal, place.right or needed, place)
-    elif reach is Reach.STREAM:
-        _check(principal, needed, Place(request.context, request.stream))  # type: ignore[attr-defined]
     elif reach is Reach.LOG:
         _check(principal, needed, Place(model.LOG_CONTEXT, request.log))  # type: ignore[attr-defined]
     elif reach is Reach.FILTER:
@@ -100,6 +102,23 @@ def authorize(principal: Principal, request: Request, needed: Right) -> View | N
         if not views[needed].meets_filter(context, "" if prefix == "*" else prefix):
             raise NotAllowed(principal.name, needed.words, shown(context, prefix))
     return views.get(Right.CONSUME if needed & Right.CONSUME else needed)
+
+
+def _stream(principal: Principal, context: str, stream: str, needed: Right) -> View:
+    """The same for a request about one stream. Most are, and to the same ones again."""
+    # Flags are slow to hash and to combine.
+    decision = needed._value_, context, stream
+    if (view := principal.decided.get(decision)) is not None:
+        return view
+    if principal is NOBODY:
+        raise NotAuthenticated(NEEDED)
+    if needed & ~principal.rights:
+        raise NotAllowed(principal.name, needed.words)
+    _check(principal, needed, Place(context, stream))
+    if len(principal.decided) >= DECIDED_MAX:
+        principal.decided.clear()
+    view = principal.decided[decision] = principal.views[needed]
+    return view
 
 
 def own_mark(principal: Principal, request: Request) -> Request:
