@@ -17,7 +17,7 @@ import penstock
 from penstock import errors
 from penstock.engine.access import NEEDED, UNKNOWN
 from penstock.errors import NotAllowed, NotAuthenticated, PenstockError
-from penstock.model import now_ticks
+from penstock.model import Limits, now_ticks
 from penstock.model.times import TICKS_PER_MS
 from penstock.wire.codes import ERROR_CODES, RemitsCode
 from penstock.wire.remits.operations import OPERATIONS
@@ -329,3 +329,36 @@ def test_every_page_of_http(guarded: Guarded, credential: str) -> None:
                 assert answer.headers["www-authenticate"] == "Bearer"
             if path == "/health" and answer.status == 200:
                 assert ("store_id" in json.loads(said)) == (credential != "none")
+
+
+# --- limits -------------------------------------------------------------------------------------------------------
+
+
+def test_over_its_limit_a_principal_is_told_when_to_try_again_on_every_gate(guarded: Guarded) -> None:
+    with guarded.root() as root:
+        root.access.put("slow", ["read"], limits=Limits(requests_per_s_max=1))
+        token = issue(root, "slow").token
+    for gate in ("res", "mq"):
+        with contextlib.closing(sender(guarded, gate)) as client:
+            assert authenticate(client, token) is None
+            asks = [Asked("WI", tag, [], 1) for tag in (OWN_TAG, b"Res01")] * 3
+            for number, one in enumerate(asks):
+                client.send_frames([b"", one.tag, b"WI", b"%016d" % number])
+            refused = [answer for answer in (client.receive() for _ in asks) if answer.command == b"ER"]
+        assert len(refused) >= 3
+        for answer in refused:
+            if answer.protocol == OWN_TAG:
+                error = error_of(answer.details[0])
+                assert isinstance(error, errors.OverLimit)
+                assert (error.limit, error.maximum) == ("requests_per_s_max", 1)
+                assert 0 < error.retry_after_ms <= 2000
+            else:
+                assert answer.details[0] == b"10"
+    with contextlib.closing(HTTPConnection(guarded.served.http, timeout=PATIENCE_S)) as connection:
+        statuses = []
+        for _ in range(4):
+            connection.request("GET", "/health", headers={"authorization": f"Bearer {token}"})
+            page = connection.getresponse()
+            page.read()
+            statuses.append((page.status, page.headers["retry-after"]))
+    assert (429, "1") in statuses or (429, "2") in statuses
