@@ -92,6 +92,8 @@ def _read_keys(gate: str, address: str, path: Path) -> Keys:
 class ZmtpSession(TcpSession):
     """One connection of a REQ, DEALER or ROUTER socket."""
 
+    may_have_tls = False
+
     def __init__(self, gate: ZeromqGate) -> None:
         super().__init__(gate.limits, gate)
         settings = gate.engine.settings

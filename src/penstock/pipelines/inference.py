@@ -19,6 +19,7 @@ from penstock.history.columns import TABLE
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import ReadPartition, read_range
 from penstock.history.source import Now, open_history
+from penstock.model import AUDIT_CONTEXT
 from penstock.spark.body_schema import column_name
 
 LONG_MAX: Final = (1 << 63) - 1
@@ -149,7 +150,7 @@ SAMPLE_EVENTS: Final = 1000
 """Events of each type in the sample, by default."""
 LOOKED_AT_MAX: Final = 100_000
 """Positions to sample at the end of a history, and at its beginning."""
-_COLUMNS: Final = ("type", "text")
+_COLUMNS: Final = ("context", "type", "text")
 _SCHEMA: Final = pa.schema([TABLE.field(name) for name in _COLUMNS])
 
 
@@ -171,7 +172,10 @@ def sample(url: str, context: str | None, types: Sequence[str] | None, events: i
     ranges = list(_ranges(now))
     for part in ranges:
         for batch in read_range(options, _SCHEMA, part):
-            for type, text in zip(batch["type"].to_pylist(), batch["text"].to_pylist(), strict=True):
+            for found_in, type, text in zip(*(batch[name].to_pylist() for name in _COLUMNS), strict=True):
+                # What administrators did is no subject of a pipeline, unless it asks for it.
+                if found_in == AUDIT_CONTEXT != context:
+                    continue
                 found = texts.setdefault(type, [])
                 if len(found) < events:
                     found.append(text)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from struct import Struct
-from typing import Any, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 LEAVE_PAUSE_S: Final = 0.05
 """How often a session that is leaving checks whether its peer has taken everything."""
@@ -128,6 +128,9 @@ class SessionRegistry(Protocol):
 
 class TcpSession(asyncio.Protocol):
     """The common part of every connection. Subclasses implement the protocol."""
+
+    may_have_tls: ClassVar[bool] = True
+    """Whether its server could speak TLS, so that a peer that does is told how."""
 
     def __init__(self, limits: TcpLimits, registry: SessionRegistry | None = None) -> None:
         self.id = ""
@@ -393,7 +396,7 @@ class TcpSession(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Count bytes and pass them on. Bytes after the end are dropped."""
-        if not self.bytes_received and data.startswith(TLS_HELLO) and self._registry is not None:
+        if not self.bytes_received and data.startswith(TLS_HELLO) and self._registry is not None and self.may_have_tls:
             self._out.append(NO_TLS_ANSWER)
             self.end(CloseReason.NO_TLS)
         self.bytes_received += len(data)
