@@ -3,9 +3,23 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from penstock.engine import Engine
 from penstock.engine.access import Login
-from penstock.model import ANONYMOUS, DropPrincipal, IssuedToken, IssueToken, Principal, PutPrincipal, Request
+from penstock.errors import OverLimit
+from penstock.model import (
+    ANONYMOUS,
+    DropPrincipal,
+    IssuedToken,
+    IssueToken,
+    Limits,
+    Principal,
+    PutPrincipal,
+    Request,
+    now_ticks,
+)
+from penstock.model.times import TICKS_PER_SECOND
 from penstock.settings import Settings
 from penstock.store import store_url
 
@@ -67,3 +81,35 @@ async def test_who_is_revoked_cannot_stay_by_changing_its_own_rights(tmp_path: P
             await engine.execute(other.principal, PutPrincipal("other", ("all",), force=True))
             await asyncio.sleep(0.01)
         assert ended == [other]
+
+
+async def test_a_credential_expires_on_time_although_the_principals_cannot_be_read(tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        root = engine.access.principal("root")
+        assert root is not None
+        expires = now_ticks() + 3 * TICKS_PER_SECOND
+        is_ended = asyncio.Event()
+        engine.access.by_token(
+            await issued(engine, root, IssueToken("root", expires=expires)), lambda _: is_ended.set()
+        )
+        never = asyncio.get_running_loop().create_future()
+        assert engine.access._context is not None
+        engine.access._context.pool.run_first = lambda *_: never  # type: ignore[method-assign]
+        reading = asyncio.ensure_future(engine.access.reload())
+        await asyncio.wait_for(is_ended.wait(), 30)
+        assert now_ticks() >= expires
+        reading.cancel()
+
+
+async def test_a_sender_with_the_last_connection_of_its_principal_can_show_another_token(tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        root = engine.access.principal("root")
+        assert root is not None
+        await engine.execute(root, PutPrincipal("shop", ("read:shop",), Limits(connections_max=1)))
+        tokens = [await issued(engine, root, IssueToken("shop")) for _ in range(2)]
+        before = engine.access.by_token(tokens[0], lambda _: None)
+        with pytest.raises(OverLimit):
+            engine.access.by_token(tokens[1], lambda _: None)
+        assert engine.access.by_token(tokens[1], lambda _: None, before).principal.name == "shop"

@@ -3,6 +3,7 @@
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 from typing import Any, cast
 
@@ -246,3 +247,29 @@ def test_a_reply_after_the_message_was_given_up_changes_nothing(late: int) -> No
     carried.abandon()
     replies.reply(late)
     assert (carried.delivered, replies.begun, replies.budget.taken) == ([], submitted, 0)
+
+
+def waiting() -> Carried:
+    """A long poll of several subscriptions."""
+    return Carried([b"", b"Res01", b"FW", b"id", b"1000", b"%d" % COUNT, *[b"1", b"10"] * COUNT])
+
+
+@pytest.mark.parametrize("replied", [(), (0,), (2,), (1, 0), (3, 1)])
+def test_a_long_poll_whose_sender_is_revoked_is_answered_to_its_end(replied: tuple[int, ...]) -> None:
+    carried, replies = waiting(), Large()
+    begun(carried, replies)
+    done: set[int] = set()
+    for number in replied:
+        replies.reply(number)
+        done.add(number)
+    # What is done cannot be given up.
+    carried._abandons = [partial(lambda number: number not in done, number) for number in range(COUNT)]
+    carried.revoke()
+    assert len(carried.delivered) == COUNT
+    assert carried.delivered[-1][1]
+    assert replies.budget.taken == 0
+    assert carried.login.usage.polls == 0
+    before = len(carried.delivered)
+    for number in list(replies.waiting):
+        replies.reply(number)
+    assert len(carried.delivered) == before

@@ -255,6 +255,7 @@ class Access:
         self._asked = self._read = 0
         """How often the principals were to be read again, and which of these times they were."""
         self._watching: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     def start(self, context: EngineContext, state: contract.AccessState) -> None:
         """Take the principals of the store, or of the file. Raises InvalidRequest for a file that is not readable."""
@@ -263,8 +264,9 @@ class Access:
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     def stop(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._looking):
+            if task is not None:
+                task.cancel()
 
     @property
     def is_closed(self) -> bool:
@@ -295,12 +297,12 @@ class Access:
     def nobody(self, ended: Callable[[Login], None]) -> Login:
         return self._enter(Login(NOBODY, self.usage[NOBODY.name], ended=ended))
 
-    def by_token(self, token: str, ended: Callable[[Login], None]) -> Login:
-        """A sender that shows a token, which does not matter to an open server.
+    def by_token(self, token: str, ended: Callable[[Login], None], before: Login | None = None) -> Login:
+        """A sender that shows a token, which does not matter to an open server. It takes the place of `before`.
 
         Raises NotAuthenticated, or OverLimit if the principal has too many connections.
         """
-        return self._by(self._credential(token), ended) if self.is_closed else self.arrive(None, ended)
+        return self._by(self._credential(token), ended, before) if self.is_closed else self.arrive(None, ended)
 
     def for_one_request(self, token: str | None, fixed: str | None, ids: Iterable[str] = ()) -> Login:
         """The sender of a request that comes alone, as over HTTP, with a token or else one of the credentials.
@@ -339,15 +341,16 @@ class Access:
                 return found
         return None
 
-    def _by(self, credential: Credential, ended: Callable[[Login], None]) -> Login:
+    def _by(self, credential: Credential, ended: Callable[[Login], None], before: Login | None = None) -> Login:
         principal = self._known.principals.get(credential.principal)
         if principal is None:
             raise NotAuthenticated(UNKNOWN)
-        return self._enter_limited(Login(principal, self.usage[principal.name], credential, ended))
+        return self._enter_limited(Login(principal, self.usage[principal.name], credential, ended), before)
 
-    def _enter_limited(self, login: Login) -> Login:
+    def _enter_limited(self, login: Login, before: Login | None = None) -> Login:
         maximum = login.principal.limits.connections_max
-        if maximum is not None and login.usage.connections >= maximum:
+        others = login.usage.connections - (before is not None and before.usage is login.usage)
+        if maximum is not None and others >= maximum:
             raise login.refuse("connections_max", maximum)
         return self._enter(login)
 
@@ -439,22 +442,31 @@ class Access:
         )
 
     async def _watch(self) -> None:
-        assert self._context is not None
+        """End what has expired, on time: also while the principals cannot be read, or not soon."""
         while True:
             await asyncio.sleep(CHECK_S)
             try:
-                if self._file is not None:
-                    if (changed := self._file.changed()) is not None:
-                        log.info("%s has changed: %d principals", self._file.path, len(changed.principals))
-                        self._replace(Known.of(_state_of(changed, self._known.version + 1)))
-                elif self._context.others.is_shared or self._read < self._asked:
-                    await self.reload()
                 self._end_stale()
-            except PenstockError as error:
-                log.warning("the principals could not be read again; those of before hold: %s", error)
             except Exception:
                 # Without this task nobody would be revoked any more.
-                log.exception("the principals could not be read again; those of before hold")
+                log.exception("a sender could not be ended")
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        """Learn of changes that nobody announced."""
+        assert self._context is not None
+        try:
+            if self._file is not None:
+                if (changed := self._file.changed()) is not None:
+                    log.info("%s has changed: %d principals", self._file.path, len(changed.principals))
+                    self._replace(Known.of(_state_of(changed, self._known.version + 1)))
+            elif self._context.others.is_shared or self._read < self._asked:
+                await self.reload()
+        except PenstockError as error:
+            log.warning("the principals could not be read again; those of before hold: %s", error)
+        except Exception:
+            log.exception("the principals could not be read again; those of before hold")
 
 
 def _state_of(file: FileAccess, version: int = 1) -> contract.AccessState:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.engine import Engine
-from penstock.engine.access import Login
+from penstock.engine.access import NOBODY, Login
 from penstock.engine.engine import Budget
 from penstock.errors import NotAuthenticated, PenstockError, Unexpected, drop_traceback
 from penstock.gates.logins import Logins
@@ -69,7 +69,7 @@ class Pipeline:
     ) -> None:
         self._engine = engine
         self._session = session
-        self.logins = Logins(engine, session, gate, self._revoke)
+        self.logins = Logins(engine, session, gate, self._replaced)
         self.send = send
         """Sends answers, given the framing of their message."""
         self._outstanding_max = outstanding_max
@@ -156,10 +156,21 @@ class Pipeline:
         self._is_done = True
         return bool(self._outstanding)
 
-    def _revoke(self, login: Login) -> None:
-        """A sender behind a broker is nobody now: end its long polls. What else it has sent is answered."""
-        for message in [message for message in self._in_flight if message.login is login and message.waits]:
-            message.revoke()
+    def _replaced(self, login: Login, now: Login | None) -> None:
+        """A sender is another one now, or nobody. If it is the same principal, it goes on with what it has sent.
+
+        Otherwise its long polls end, and what has not begun does not begin: nobody would end it if the first principal
+        were revoked.
+        """
+        messages = [message for message in [*self._in_flight, *self._waiting] if message.login is login]
+        if now is not None and now.principal == login.principal:
+            for message in messages:
+                message.login = now
+            return
+        login.principal = NOBODY
+        for message in messages:
+            if message.waits:
+                message.revoke()
 
     def abandon(self) -> None:
         """The connection is gone: give up requests that only read or wait."""
@@ -214,11 +225,14 @@ class InFlightMessage:
         refused: list[Reply | PenstockError] = [
             budget.busy(request) if refusal is None else refusal for request in self.exchange.requests
         ]
+        self._refuse(refused)
+        return False
+
+    def _refuse(self, refused: list[Reply | PenstockError]) -> None:
         # A message without requests is answered, too.
         for replies in [[each] for each in refused] if refused and self.exchange.one_each else [refused]:
             self.left -= len(replies)
             self._answer(replies)
-        return False
 
     def begin(self, engine: Engine) -> None:
         """Submit all requests; a message without requests is answered at once."""
@@ -276,18 +290,28 @@ class InFlightMessage:
             return
         self._give_bytes_back()
         if len(self.exchange.requests) > 1 and given_up:
-            for _, size in self._replies.values():
-                if size:
-                    self._budget.give_back(size)
-            self._replies.clear()
+            self._drop_replies()
 
     def revoke(self) -> None:
         """Give up a long poll whose sender may not wait for it any more, and say so."""
         given_up = [give_up() for give_up in self._abandons]
-        if all(given_up):
-            self._abandons = []
-            self.left = 0
-            self._answer([NotAuthenticated(CloseReason.REVOKED)] * len(self.exchange.requests))
+        self._abandons = []
+        if len(self.exchange.requests) > 1:
+            # Some may have their replies already.
+            self._is_abandoned = True
+            self._drop_replies()
+        elif not all(given_up):
+            # Its reply is on its way.
+            return
+        if not self.exchange.one_each:
+            self.left = len(self.exchange.requests)
+        self._refuse([NotAuthenticated(CloseReason.REVOKED)] * self.left)
+
+    def _drop_replies(self) -> None:
+        for _, size in self._replies.values():
+            if size:
+                self._budget.give_back(size)
+        self._replies.clear()
 
     # -- replies
 

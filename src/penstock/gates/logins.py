@@ -23,12 +23,16 @@ REFUSALS_MAX: Final = 10
 
 class Logins:
     def __init__(
-        self, engine: Engine, session: TcpSession, gate: str, revoked: Callable[[Login], None] | None = None
+        self,
+        engine: Engine,
+        session: TcpSession,
+        gate: str,
+        replaced: Callable[[Login, Login | None], None] = lambda _before, _now: None,
     ) -> None:
-        """`revoked` is called for a sender behind a broker, whose connection goes on."""
+        """`replaced` is called for a sender that is another one from now on, or nobody. Its connection goes on."""
         self._access = engine.access
         self._session = session
-        self._revoked = revoked
+        self._replaced = replaced
         self._refusals = 0
         self._fixed: str | None = getattr(engine.settings, f"{gate.replace('-', '_')}_as")
         self._base = self._arrive()
@@ -69,26 +73,30 @@ class Logins:
 
     def authenticate(self, token: str, routing: Sequence[bytes] = ()) -> Identity | PenstockError:
         """Take a token, at any time and again: from the next message on its sender is that principal, or as before."""
+        key = tuple(routing)
+        before = self._behind.get(key) if key else self._own
         try:
-            found = self._access.by_token(token, self._ended)
+            found = self._access.by_token(token, self._ended, before)
         except PenstockError as error:
             if isinstance(error, NotAuthenticated) and not routing:
                 self._refusals += 1
                 if self._refusals >= REFUSALS_MAX:
                     self._session.leave(CloseReason.UNAUTHENTICATED)
             return error
-        if not routing:
-            if self._own is not None:
-                self._access.leave(self._own)
+        if not key:
             self._own = found
         else:
-            key = tuple(routing)
-            if (before := self._behind.pop(key, None)) is not None:
-                self._access.leave(before)
             self._behind[key] = found
-            while len(self._behind) > SENDERS_MAX:
-                self._access.leave(self._behind.popitem(last=False)[1])
+            self._behind.move_to_end(key)
+        if before is not None:
+            self._leave(before, found)
+        if len(self._behind) > SENDERS_MAX:
+            self._leave(self._behind.popitem(last=False)[1], None)
         return self._access.identity(found)
+
+    def _leave(self, before: Login, now: Login | None) -> None:
+        self._access.leave(before)
+        self._replaced(before, now)
 
     def identity(self, login: Login) -> Identity:
         return self._access.identity(login)
@@ -104,8 +112,7 @@ class Logins:
         else:
             self._session.end(CloseReason.REVOKED)
             return
-        if self._revoked is not None:
-            self._revoked(login)
+        self._replaced(login, None)
 
     def close(self) -> None:
         """The connection is gone."""

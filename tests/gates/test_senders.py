@@ -1,0 +1,95 @@
+"""Senders that become others: their long polls do not outlive the right to wait."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import penstock
+from penstock import model
+from penstock.gates import logins
+from penstock.testing import Server
+from tests.gates.res_client import Answer
+from tests.gates.res_extensions import Extended
+from tests.gates.res_frames import an_event
+from tests.principals import ask, closed, issue
+
+BEHIND = (b"one",)
+OTHER = (b"two",)
+
+
+class Guarded(NamedTuple):
+    server: Server
+    root: penstock.Client
+
+    def token(self, name: str) -> str:
+        return issue(self.root, name).token
+
+    def client(self, routing: tuple[bytes, ...] = ()) -> Extended:
+        return Extended(self.server.zmq_url.removeprefix("zmq+"), routing=routing)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    token = closed(tmp_path / "data", shop="read,append:shop", other="read:other")("root")
+    with Server(tmp_path / "data") as server, penstock.connect(server.url, token=token) as root:
+        yield Guarded(server, root)
+
+
+def authenticate(client: Extended, token: str) -> bytes:
+    return client.send("AU", token.encode())
+
+
+def as_shop(client: Extended, guarded: Guarded) -> bytes:
+    """Authenticate, and wait for an event; the id of the poll."""
+    client.answer_to(authenticate(client, guarded.token("shop"))).of("IA")
+    return client.send_read_all(1, "shop", wait_ms=60_000)
+
+
+def answers(client: Extended, count: int) -> dict[bytes, Answer]:
+    return {answer.request_id: answer for answer in (client.receive() for _ in range(count))}
+
+
+@pytest.mark.parametrize("routing", [(), BEHIND])
+def test_a_sender_that_becomes_another_principal_waits_no_more(routing: tuple[bytes, ...], guarded: Guarded) -> None:
+    with guarded.client(routing) as client:
+        poll = as_shop(client, guarded)
+        shown = authenticate(client, guarded.token("other"))
+        found = answers(client, 2)
+        assert found[shown].command == b"IA"
+        assert "was revoked or changed" in str(found[poll].error())
+
+
+@pytest.mark.parametrize("routing", [(), BEHIND])
+def test_a_sender_that_shows_another_token_of_its_principal_goes_on_waiting_until_that_ends_too(
+    routing: tuple[bytes, ...], guarded: Guarded
+) -> None:
+    with guarded.client(routing) as client:
+        poll = as_shop(client, guarded)
+        second = issue(guarded.root, "shop")
+        client.answer_to(authenticate(client, second.token)).of("IA")
+        guarded.root.append("shop", "s", [model.new_event("Happened", b"{}")])
+        found = client.records(client.answer_to(poll))
+        assert len(found.records) == 1
+        if routing:
+            again = client.send_read_all(found.next, "shop", wait_ms=60_000)
+            client.answer_to(authenticate(client, guarded.token("shop"))).of("IA")
+            ask(guarded.root, model.DropPrincipal("shop"), model.Done)
+            assert "was revoked or changed" in str(client.answer_to(again).error())
+
+
+def test_a_sender_behind_a_broker_that_is_forgotten_waits_no_more(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "SENDERS_MAX", 1)
+    with guarded.client(BEHIND) as client:
+        poll = as_shop(client, guarded)
+        client.routing = OTHER
+        shown = authenticate(client, guarded.token("other"))
+        found = answers(client, 2)
+        assert found[shown].command == b"IA"
+        assert "was revoked or changed" in str(found[poll].error())
+        client.routing = BEHIND
+        with pytest.raises(Exception, match="has not authenticated"):
+            client.append("shop", "s", 1, an_event())
