@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import dropwhile, takewhile
+from itertools import dropwhile, islice, takewhile
 from operator import attrgetter
 from pickle import PickleBuffer
 from typing import Any, Final, NamedTuple
@@ -132,27 +132,40 @@ def _seen_context(store: Store, view: View | None, one: model.ContextInfo) -> mo
     """
     if view is None or view.has_filter(one.name, ""):
         return one
-    apart: list[str] = []
-    for prefix in sorted(scope.stream for scope in view.scopes if scope.meets_filter(one.name, "")):
-        # One that begins with another one adds nothing.
-        if not apart or not prefix.startswith(apart[-1]):
-            apart.append(prefix)
-    counts = [
-        info.events
-        for prefix in apart
-        for info in _every(partial(store.streams, one.name, prefix), "", _name)
-        if view.has_stream(one.name, info.name)
-    ]
+    counts = [info.events for info in _seen_streams(store, one.name, "", "", NAMES_PER_QUERY, view)]
     return model.ContextInfo(one.name, sum(counts), 0, len(counts), 0) if counts else None
 
 
 def list_streams(
     store: Store, request: model.ListStreams, limit: int, view: View | None
 ) -> model.ListPage[model.StreamInfo]:
-    wanted = EventFilter(request.context, request.filter).seen_by(view)
-    page = partial(store.streams, request.context, wanted.prefix)
-    seen = one_if(lambda one: wanted.wants_stream(request.context, one.name))
-    return _listed(page, request.after, limit, seen, _name)
+    prefix = EventFilter(request.context, request.filter).prefix
+    seen = _seen_streams(store, request.context, prefix, request.after, limit + 1, view)
+    found = list(islice(seen, limit + 1))
+    return model.ListPage(found[:limit], len(found) <= limit)
+
+
+def _seen_streams(
+    store: Store, context: str, prefix: str, after: str, at_once: int, view: View | None
+) -> Iterator[model.StreamInfo]:
+    """Streams of a context after a name, as a principal sees them, in order. It asks the store for no others."""
+    ranges = {prefix: False}
+    if view is not None and not view.has_filter(context, prefix):
+        scopes = [scope for scope in view.scopes if scope.meets_filter(context, prefix)]
+        # Of the same name, a prefix has more than a stream.
+        scopes.sort(key=attrgetter("is_exact"), reverse=True)
+        ranges = {max(prefix, scope.stream, key=len): scope.is_exact for scope in scopes}
+    last: str | None = None
+    for start, is_exact in sorted(ranges.items()):
+        if last is not None and start.startswith(last):
+            # One that begins with another one adds nothing.
+            continue
+        if is_exact:
+            if start > after:
+                yield from (info for info in store.streams(context, start, "", 1) if info.name == start)
+            continue
+        last = start
+        yield from _every(partial(store.streams, context, start), after, _name, at_once)
 
 
 def list_subscriptions(
@@ -210,9 +223,11 @@ def one_if(is_seen: Callable[[Any], bool]) -> Callable[[Any], Any]:
     return lambda one: one if is_seen(one) else None
 
 
-def _every(page: Callable[[Any, int], Sequence[Any]], after: Any, key: Callable[[Any], Any]) -> Iterator[Any]:
+def _every(
+    page: Callable[[Any, int], Sequence[Any]], after: Any, key: Callable[[Any], Any], at_once: int = NAMES_PER_QUERY
+) -> Iterator[Any]:
     """The whole list behind a function that gives pages of it."""
-    while more := page(after, NAMES_PER_QUERY):
+    while more := page(after, at_once):
         yield from more
         after = key(more[-1])
 
