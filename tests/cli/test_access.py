@@ -18,6 +18,7 @@ from penstock.testing import Server, server
 from tests.cli.support import Done, run, variables
 from tests.test_server import until
 
+FINGERPRINT = f"sha256:{'0f' * 32}"
 KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 
 
@@ -108,7 +109,7 @@ def test_add_makes_a_principal_with_a_token_limits_and_other_credentials(data: P
         "--certificate",
         "a.example.com",
         "--certificate",
-        "sha256:00ff",
+        FINGERPRINT,
         "--curve-key",
         KEY,
     )
@@ -122,7 +123,7 @@ def test_add_makes_a_principal_with_a_token_limits_and_other_credentials(data: P
     assert token.label == "ci"
     assert token.expires is not None
     assert timedelta(days=29) < datetime_of(token.expires) - datetime.now(UTC) <= timedelta(days=30)
-    assert {"certificate:a.example.com", "certificate:sha256:00ff"} < set(found)
+    assert {"certificate:a.example.com", f"certificate:{FINGERPRINT}"} < set(found)
     assert len(found) == 4
     shown = json.loads(on(data, "show", "ann", "--json").out)
     assert shown["limits"] == {"requests_per_s_max": 1000, "polls_max": 3}

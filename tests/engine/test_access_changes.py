@@ -7,9 +7,11 @@ import pytest
 
 from penstock.engine import Engine
 from penstock.engine.access import Login
-from penstock.errors import OverLimit
+from penstock.engine.access_file import parsed
+from penstock.errors import InvalidRequest, OverLimit
 from penstock.model import (
     ANONYMOUS,
+    AddCredential,
     DropPrincipal,
     IssuedToken,
     IssueToken,
@@ -113,3 +115,27 @@ async def test_a_sender_with_the_last_connection_of_its_principal_can_show_anoth
         with pytest.raises(OverLimit):
             engine.access.by_token(tokens[1], lambda _: None)
         assert engine.access.by_token(tokens[1], lambda _: None, before).principal.name == "shop"
+
+
+@pytest.mark.parametrize(
+    ("credential", "reason"),
+    [
+        (f"certificate:sha256:{'0F' * 32}", "a fingerprint is sha256: and 64 hexadecimal digits"),
+        ("certificate:SHA256:00:ff", "a fingerprint is sha256: and 64 hexadecimal digits"),
+        ("curve:short", "a public key of CURVE has 40 characters"),
+    ],
+)
+async def test_a_credential_that_would_never_come_in_is_refused(credential: str, reason: str, tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        root = engine.access.principal("root")
+        assert root is not None
+        with pytest.raises(InvalidRequest, match=reason):
+            await engine.execute(root, AddCredential("root", credential))
+        for label in ("a\0b", "\x1b[2J", "two\nlines"):
+            with pytest.raises(InvalidRequest, match="no control characters"):
+                await engine.execute(root, IssueToken("root", label=label))
+    kind, _, name = credential.partition(":")
+    part = "curve_keys" if kind == "curve" else "certificates"
+    with pytest.raises(InvalidRequest, match=reason):
+        parsed({"principals": {"root": {"grants": ["all"], part: [name]}}})

@@ -35,7 +35,7 @@ from penstock.errors import (
     WorkerDied,
 )
 from penstock.model import ANONYMOUS, Credential, CredentialKind, Grant, Principal, Right, View, now_ticks
-from penstock.model.access import check_principal, is_administrator
+from penstock.model.access import check_credential, check_principal, is_administrator
 from penstock.model.requests import Place, Reach, Request
 from penstock.model.times import TICKS_PER_SECOND
 from penstock.settings import Settings
@@ -533,6 +533,8 @@ class AccessRequests:
                 "credential", f"is {request.id!r}; it must be certificate:NAME, certificate:sha256:HEX or curve:KEY"
             )
         check_names(credential=request.id)
+        if reason := check_credential(kind, name):
+            raise InvalidRequest("credential", reason)
         made = Credential(request.id, request.principal, kind, "", request.label, now_ticks(), request.expires)
         facts = {"principal": request.principal, "credential": request.id, "label": request.label}
         await self._write(caller, "credential-added", facts, contract.StoreCredential(made))
@@ -588,6 +590,9 @@ class AccessRequests:
         _check_principal(principal)
         if len(label) > LABEL_CHARACTERS_MAX:
             raise InvalidRequest("label", f"has {len(label)} characters; it may have {LABEL_CHARACTERS_MAX}")
+        if not label.isprintable():
+            # It is shown in terminals, and PostgreSQL keeps no NUL.
+            raise InvalidRequest("label", f"is {label!r}; it may have no control characters")
         if expires is not None and expires <= now_ticks():
             raise InvalidRequest("expires", "is in the past")
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.errors import InvalidRequest
 from penstock.model import Credential, CredentialKind, Limits, PrincipalInfo, grants_of, ticks_of_datetime
-from penstock.model.access import check_principal
+from penstock.model.access import check_credential, check_principal
 
 FILE_BYTES_MAX: Final = 16 << 20
 PARTS: Final = frozenset(("grants", "tokens", "certificates", "curve_keys", "limits"))
@@ -113,7 +113,10 @@ def _credentials(name: str, where: str, table: dict[str, Any]) -> list[Credentia
         until = None if expires is None else ticks_of_datetime(expires)
         made.append(Credential(number, name, CredentialKind.TOKEN, proof, str(token.get("label", "")), 0, until))
     for part, kind in (("certificates", CredentialKind.CERTIFICATE), ("curve_keys", CredentialKind.CURVE)):
-        made += [Credential(f"{kind}:{text}", name, kind, "", "", 0) for text in _texts(table, part, where)]
+        texts = _texts(table, part, where)
+        if reason := next(filter(None, (check_credential(kind, text) for text in texts)), None):
+            raise InvalidRequest(f"{where}.{part}", reason)
+        made += [Credential(f"{kind}:{text}", name, kind, "", "", 0) for text in texts]
     return made
 
 

@@ -31,6 +31,8 @@ AUDIT_CONTEXT: Final = "$audit"
 GRANTS_MAX: Final = 100
 """Grants of one principal."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,100}")
+CURVE_KEY_CHARACTERS: Final = 40
+_FINGERPRINT: Final = re.compile("sha256:[0-9a-f]{64}")
 _LOG: Final = "log:"
 _UNESCAPED: Final = "$!'()+,-.:;=@_~"
 """Characters that a grant shows as they are, beside letters and digits."""
@@ -222,6 +224,15 @@ def check_principal(name: str) -> str | None:
     if not _NAME.fullmatch(name):
         return f"is {name[:60]!r}; a name has 1 to 100 letters, digits, dots, dashes, underscores and @"
     return f"is {name!r}, which stands for clients without a principal" if name in ("anonymous", "nobody") else None
+
+
+def check_credential(kind: str, name: str) -> str | None:
+    """Why a certificate or key can have no such name, so that it would never come in; or None."""
+    if kind == CredentialKind.CURVE and len(name) != CURVE_KEY_CHARACTERS:
+        return f"is {name[:60]!r}; a public key of CURVE has {CURVE_KEY_CHARACTERS} characters of Z85"
+    if name.lower().startswith("sha256:") and not _FINGERPRINT.fullmatch(name):
+        return f"is {name[:80]!r}; a fingerprint is sha256: and 64 hexadecimal digits, small letters, without colons"
+    return None
 
 
 def grants_of(texts: Iterable[str]) -> tuple[Grant, ...]:
