@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine import Engine
+from penstock.engine import Engine, access
 from penstock.engine.access import Login
 from penstock.engine.access_file import parsed
-from penstock.errors import InvalidRequest, OverLimit
+from penstock.errors import InvalidRequest, NotAuthenticated, OverLimit
 from penstock.model import (
     ANONYMOUS,
     AddCredential,
@@ -139,3 +139,13 @@ async def test_a_credential_that_would_never_come_in_is_refused(credential: str,
     part = "curve_keys" if kind == "curve" else "certificates"
     with pytest.raises(InvalidRequest, match=reason):
         parsed({"principals": {"root": {"grants": ["all"], part: [name]}}})
+
+
+async def test_what_is_too_long_for_a_token_is_refused_without_a_digest_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        monkeypatch.setattr(access, "sha256", None)
+        with pytest.raises(NotAuthenticated, match="the token is not valid here"):
+            engine.access.by_token("a." + "b" * 200, lambda _: None)

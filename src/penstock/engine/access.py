@@ -36,6 +36,7 @@ from penstock.errors import (
 )
 from penstock.model import ANONYMOUS, Credential, CredentialKind, Grant, Principal, Right, View, now_ticks
 from penstock.model.access import check_credential, check_principal, is_administrator
+from penstock.model.address import TOKEN_CHARACTERS_MAX
 from penstock.model.requests import Place, Reach, Request
 from penstock.model.times import TICKS_PER_SECOND
 from penstock.settings import Settings
@@ -49,7 +50,6 @@ CHECK_S: Final = 0.5
 """How often the engine looks for expired credentials, and for changes that nobody announced."""
 TOKEN_BYTES: Final = 32
 TOKEN_ID_BYTES: Final = 9
-TOKEN_CHARACTERS_MAX: Final = 200
 LABEL_CHARACTERS_MAX: Final = 200
 ROTATE_S_MAX: Final = 7 * 24 * 3600
 DECIDED_MAX: Final = 1024
@@ -318,8 +318,11 @@ class Access:
         return Login(found, self.usage[found.name])
 
     def _credential(self, token: str) -> Credential:
+        if len(token) > TOKEN_CHARACTERS_MAX:
+            # Whoever has no token may send megabytes: they are not worth a digest.
+            raise NotAuthenticated(UNKNOWN)
         name, _, secret = token.partition(".")
-        found = self._known.credentials.get(name) if len(token) <= TOKEN_CHARACTERS_MAX else None
+        found = self._known.credentials.get(name)
         proof = sha256(secret.encode(errors="replace")).hexdigest()
         if found is None or found.kind != CredentialKind.TOKEN or not hmac.compare_digest(proof, found.proof):
             raise NotAuthenticated(UNKNOWN)
