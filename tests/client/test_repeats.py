@@ -8,7 +8,7 @@ import pytest
 from penstock import model
 from penstock.client.calls import Calls
 from penstock.client.transport import PendingReply, Transport
-from penstock.errors import ConnectionLost, StorageFull
+from penstock.errors import Busy, ConnectionLost, OverLimit, PenstockError, StorageFull
 from penstock.model import ANY, NEW, Append, ProducerMark, Repeat, Reply, Request
 from tests.wire.samples import SAMPLES
 
@@ -77,3 +77,53 @@ def test_an_append_is_repeated_where_the_store_knows_it_again(
     expected: int, mark: ProducerMark | None, may: bool
 ) -> None:
     assert Append("c", "s", (), expected, mark).may_repeat() is may
+
+
+class Refusing(Losing):
+    """Refuses the first requests, and notes how long the client pauses."""
+
+    def __init__(self, *refusals: PenstockError) -> None:
+        super().__init__()
+        self.refusals = list(refusals)
+        self.pauses: list[float] = []
+
+    def start(self, request: Request) -> PendingReply:
+        self.sent += 1
+        answer: PendingReply = asyncio.get_running_loop().create_future()
+        if self.refusals:
+            answer.set_exception(self.refusals.pop(0))
+        else:
+            answer.set_result(model.Done())
+        return answer
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+def over_limit(retry_after_ms: int) -> OverLimit:
+    return OverLimit(0, "eve", "requests_per_s_max", 1, retry_after_ms)
+
+
+@pytest.mark.parametrize("retries", [True, False])
+async def test_over_its_limit_a_client_pauses_for_as_long_as_the_server_says(retries: bool) -> None:
+    transport = Refusing(over_limit(5000), over_limit(0), Busy(1))
+    calls = Calls(transport, 60.0, retries=retries)
+    if not retries:
+        with pytest.raises(OverLimit):
+            await calls.ask(model.GetStats(), Reply)
+        assert transport.pauses == []
+        return
+    assert await calls.ask(model.GetStats(), Reply) == model.Done()
+    told, *own = transport.pauses
+    # What is longer: its own pauses, of milliseconds at first, or the one it is told.
+    assert told == 5.0
+    assert len(own) == 2
+    assert all(0 < pause < 1 for pause in own)
+
+
+async def test_a_client_does_not_pause_beyond_the_deadline_of_its_call() -> None:
+    transport = Refusing(over_limit(5000))
+    with pytest.raises(OverLimit) as caught:
+        await Calls(transport, 4.0, retries=True).ask(model.GetStats(), Reply)
+    assert caught.value.retry_after_ms == 5000
+    assert (transport.sent, transport.pauses) == (1, [])

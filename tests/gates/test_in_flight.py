@@ -14,9 +14,9 @@ from penstock.engine.access import Login, Usage
 from penstock.engine.engine import Budget
 from penstock.engine.metrics import Metrics
 from penstock.gates.in_flight import InFlightMessage
-from penstock.model import ANONYMOUS, Done, FetchedBatch, Reply, Request
+from penstock.model import ANONYMOUS, Done, FetchedBatch, Limits, Principal, Reply, Request
 from penstock.model.replies import Encoded
-from penstock.wire.res01.dialects import Frames
+from penstock.wire.res01.dialects import OWN_TAG, Frames
 from penstock.wire.res01.messages import decode
 
 Answer = Callable[[Reply], None]
@@ -68,9 +68,10 @@ class Progressing(Replies):
 class Carried(InFlightMessage):
     """Keeps what is delivered; at most so many requests may be under way."""
 
-    def __init__(self, frames: Frames, most: int = COUNT) -> None:
+    def __init__(self, frames: Frames, most: int = COUNT, login: Login | None = None) -> None:
         exchange = decode(frames)
-        super().__init__(cast("Any", None), exchange, 100, exchange, Login(ANONYMOUS, Usage()))
+        login = login or Login(ANONYMOUS, Usage())
+        super().__init__(cast("Any", None), exchange, 100, exchange, login)
         self.delivered: list[tuple[int, bool]] = []
         self.most = most
         self.most_seen = 0
@@ -273,3 +274,61 @@ def test_a_long_poll_whose_sender_is_revoked_is_answered_to_its_end(replied: tup
     for number in list(replies.waiting):
         replies.reply(number)
     assert len(carried.delivered) == before
+
+
+# ---------------------------------------------------------------- long polls of a principal
+
+
+def polls(maximum: int) -> Login:
+    return Login(Principal("eve", (), Limits(polls_max=maximum)), Usage())
+
+
+def poll(login: Login, requests: int = 1) -> Carried:
+    """A long poll."""
+    return Carried([b"", OWN_TAG, b"FW", b"id", b"5000", b"%d" % requests, *[b"7", b"10"] * requests], login=login)
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_a_long_poll_counts_until_it_is_answered(requests: int) -> None:
+    login, replies = polls(1), Replies()
+    carried = poll(login, requests)
+    begun(carried, replies)
+    assert login.usage.polls == 1
+    refused = poll(login, requests)
+    assert not refused.enter(replies.budget)
+    assert (refused.left, login.usage.polls, login.usage.busy) == (0, 1, 1)
+    for number in range(requests):
+        assert login.usage.polls == 1
+        replies.reply(number)
+    assert (login.usage.polls, replies.budget.taken) == (0, 0)
+
+
+def test_a_long_poll_without_room_in_the_budget_is_not_counted() -> None:
+    login, replies = polls(1), Replies()
+    assert replies.budget.take(9950)
+    assert not poll(login).enter(replies.budget)
+    assert (login.usage.polls, login.usage.busy) == (0, 0)
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_a_long_poll_whose_connection_is_lost_is_counted_no_more_and_only_once(requests: int, gives_up: bool) -> None:
+    login, replies = polls(1), Replies(gives_up=gives_up)
+    carried = poll(login, requests)
+    begun(carried, replies)
+    carried.abandon()
+    assert login.usage.polls == 0
+    # One that the engine writes all the same is answered later.
+    if not gives_up:
+        for number in range(requests):
+            replies.reply(number)
+    assert (login.usage.polls, replies.budget.taken) == (0, 0)
+
+
+def test_a_long_poll_of_somebody_revoked_is_answered_and_counted_no_more() -> None:
+    login, replies = polls(1), Replies()
+    carried = poll(login)
+    begun(carried, replies)
+    carried.revoke()
+    carried.abandon()
+    assert ([done for _, done in carried.delivered], login.usage.polls, replies.budget.taken) == ([True], 0, 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.tcp.session import NO_TLS_ANSWER
 from tests.gates.mq_client import (
     CLIENT_CLOSING,
     COMMAND,
@@ -25,6 +26,7 @@ from tests.gates.mq_client import (
     message,
     pieces,
 )
+from tests.gates.res_client import PATIENCE_S
 from tests.gates.res_frames import an_event
 from tests.gates.serving import MEMORY_BYTES_MAX, Served, others_are_served, until
 from tests.seeds import rng
@@ -75,7 +77,7 @@ def nothing_but(reason: int, connection: Connection) -> bool:
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"POST /sessions HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello",
         b"SSH-2.0-OpenSSH_9.6\r\n",
-        TLS_HELLO,
+        frame(b"Res01") + TLS_HELLO,
         b"\xff" + bytes(8) + b"\x7f\x03",
         b"\r\n\r\n",
     ],
@@ -86,6 +88,16 @@ def test_a_mistake_is_a_protocol_error_and_counted_once(server: Served, data: by
     with Connection(server.mq) as connection:
         connection.send(before + data + STATISTICS)
         assert nothing_but(PROTOCOL_ERROR, connection)
+    until(lambda: server.closed("protocol error") == closed + 1)
+
+
+def test_a_client_that_begins_tls_is_told_in_the_words_of_tls(server: Served) -> None:
+    closed = server.closed("protocol error")
+    host, port = server.mq.split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as raw:
+        raw.sendall(TLS_HELLO)
+        heard = b"".join(iter(lambda: raw.recv(100), b""))
+    assert heard == NO_TLS_ANSWER + disconnect(PROTOCOL_ERROR)
     until(lambda: server.closed("protocol error") == closed + 1)
 
 

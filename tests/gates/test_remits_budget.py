@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from penstock.engine import Engine
+from penstock.engine.access import Access
 from penstock.engine.engine import Budget
 from penstock.engine.metrics import Metrics
 from penstock.gates.remits import RemitsGate
@@ -31,6 +32,7 @@ class Replies:
 
     def __init__(self, budget: int) -> None:
         self.settings = Settings()
+        self.access = Access(self.settings)
         self.metrics = Metrics()
         self.budget = Budget(budget, Counter())
         self.waiting: list[Callable[[Reply], None]] = []

@@ -91,7 +91,7 @@ def _request(method: str, path: str, member: str, http: str | None, config: Path
     from penstock.client.tls import HANDSHAKE_ERRORS, TlsOptions, handshake_error, tls_options  # noqa: PLC0415
 
     named, _, query = (http or "").partition("?")
-    settings = resolve({"http": named or None}, os.environ, config).settings
+    settings = resolve({"http": named or (None if query else http)}, os.environ, config).settings
     address, tls = settings.http, None
     try:
         tls = tls_options(query)

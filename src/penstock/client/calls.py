@@ -31,6 +31,7 @@ from penstock.errors import (
     MarkSuperseded,
     NotAuthenticated,
     NotDurable,
+    OverLimit,
     PenstockError,
     Retry,
     StorageFull,
@@ -241,6 +242,8 @@ class _Attempts:
                 continue
             self._raise_unless_retry(error)
             pause = longest * random.uniform(0.5, 1.0)  # noqa: S311
+            if isinstance(error, OverLimit):
+                pause = max(pause, error.retry_after_ms / 1000)
             self._check_time(error, pause)
             await self._calls.pause(pause)
             # Check again: a pause may take longer than it should.

@@ -186,8 +186,20 @@ class InFlightMessage:
     """Collects the replies to a message's requests, which may come in any order."""
 
     __slots__ = (
-        *("_abandons", "_budget", "_counted", "_engine", "_framing", "_is_abandoned", "_is_going_on", "_next"),
-        *("_pipeline", "_replies", "exchange", "fills_pages", "has_page", "left", "login", "size", "waits"),
+        *("_abandons", "_budget", "_counted", "_engine", "_framing", "_is_abandoned", "_is_going_on"),
+        *(
+            "_is_polling",
+            "_next",
+            "_pipeline",
+            "_replies",
+            "exchange",
+            "fills_pages",
+            "has_page",
+            "left",
+            "login",
+            "size",
+            "waits",
+        ),
     )
 
     def __init__(self, pipeline: Pipeline, exchange: Exchange, size: int, framing: Framing, login: Login) -> None:
@@ -195,7 +207,7 @@ class InFlightMessage:
         self._pipeline = pipeline
         self.login = login
         self._framing = framing
-        self._counted = self._is_abandoned = False
+        self._counted = self._is_abandoned = self._is_polling = False
         self._abandons: list[Callable[[], bool]] = []
         self.exchange = exchange
         self.size = size
@@ -219,6 +231,7 @@ class InFlightMessage:
         if refusal is None:
             if budget.take(self.size):
                 self._counted = True
+                self._is_polling = self.waits
                 return True
             if self.waits:
                 self.login.end_poll()
@@ -282,9 +295,8 @@ class InFlightMessage:
         given_up = [give_up() for give_up in self._abandons]
         # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
         self._abandons = [_nothing] * len(given_up)
+        self._end_poll()
         self._is_abandoned = True
-        if self.waits and self._counted:
-            self.login.end_poll()
         if len(self.exchange.requests) == 1 and given_up == [False]:
             # The engine still writes it, and replies then.
             return
@@ -359,8 +371,7 @@ class InFlightMessage:
             answers = [self.exchange.failed(Unexpected(repr(error)))]
         done = not self.left
         if done:
-            if self.waits and self._counted:
-                self.login.end_poll()
+            self._end_poll()
             self._give_bytes_back()
         self.deliver(answers, done)
 
@@ -369,6 +380,12 @@ class InFlightMessage:
         self._pipeline.send(self._framing, answers)
         if done:
             self._pipeline.finished(self)
+
+    def _end_poll(self) -> None:
+        """Count a long poll no more: once, although one that writes is answered after its connection is lost."""
+        if self._is_polling:
+            self._is_polling = False
+            self.login.end_poll()
 
     def _give_bytes_back(self) -> None:
         if self._counted:
