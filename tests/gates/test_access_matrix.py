@@ -25,7 +25,7 @@ from penstock.wire.res01.commands import BINARY_COMMANDS, OWN_COMMANDS, OWN_ONLY
 from penstock.wire.res01.dialects import OWN_TAG, error_of
 from penstock.wire.res01.messages import fields_of
 from tests.gates.mq_client import Disconnected, MqClient
-from tests.gates.remits_client import Remits
+from tests.gates.remits_client import LOG_LIST, TOKEN, Remits
 from tests.gates.res_client import PATIENCE_S, Client
 from tests.gates.serving import Served
 from tests.principals import closed, issue, put
@@ -362,3 +362,61 @@ def test_over_its_limit_a_principal_is_told_when_to_try_again_on_every_gate(guar
             page.read()
             statuses.append((page.status, page.headers["retry-after"]))
     assert (429, "1") in statuses or (429, "2") in statuses
+
+
+def test_over_its_limit_a_principal_gets_server_busy_on_remits(guarded: Guarded) -> None:
+    with guarded.root() as root:
+        root.access.put("slow-remits", ["read"], limits=Limits(requests_per_s_max=1))
+        token = issue(root, "slow-remits").token
+    with Remits(guarded.served.remits) as remits:
+        assert not is_error(remits.ask(TOKEN, {"token": token}))
+        answers = [remits.ask(LOG_LIST) for _ in range(6)]
+    assert {answer.failure().code for answer in answers if is_error(answer)} == {RemitsCode.ServerBusy}
+
+
+def page(guarded: Guarded, method: str, path: str, token: str) -> tuple[int, str]:
+    with contextlib.closing(HTTPConnection(guarded.served.http, timeout=PATIENCE_S)) as connection:
+        connection.request(method, path, headers={"authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_metrics_count_what_each_principal_asks(guarded: Guarded) -> None:
+    with guarded.root() as root:
+        root.access.put("counted", ["read"])
+        token = issue(root, "counted").token
+    with contextlib.closing(sender(guarded, "mq")) as client:
+        assert authenticate(client, token) is None
+        answers_of(client, [one for one in OWNS if one.name == "WI"] * 3)
+        _, text = page(guarded, "GET", "/metrics", guarded.tokens["root"])
+    assert 'penstock_principal_requests_total{principal="counted"} 3.0' in text
+    assert 'penstock_principal_busy_total{principal="counted"} 0.0' in text
+    assert 'penstock_principal_connections{principal="counted"} 1.0' in text
+
+
+# --- revoked, and cut off -----------------------------------------------------------------------------------------
+
+
+def test_once_revoked_a_connection_of_remits_ends_and_http_says_unknown(guarded: Guarded) -> None:
+    with guarded.root() as root, Remits(guarded.served.remits) as remits:
+        put(root, "leaving-too", "all")
+        token = issue(root, "leaving-too").token
+        assert not is_error(remits.ask(TOKEN, {"token": token}))
+        assert page(guarded, "GET", "/metrics", token)[0] == 200
+        root.access.revoke("leaving-too")
+        assert remits.is_closed()
+        for path in ("/health", "/metrics", "/sessions"):
+            status, said = page(guarded, "GET", path, token)
+            assert (status, json.loads(said)) == (401, {"error": UNKNOWN})
+        with Remits(guarded.served.remits) as again:
+            assert is_error(again.ask(TOKEN, {"token": token}))
+            assert set(remits_codes(again).values()) == {RemitsCode.NotAllowed}
+
+
+def test_who_cuts_a_connection_off_is_in_the_audit(guarded: Guarded) -> None:
+    with contextlib.closing(sender(guarded, "mq")), guarded.root() as root:
+        _, said = page(guarded, "GET", "/sessions", guarded.tokens["root"])
+        session = json.loads(said)["sessions"][0]["id"]
+        assert page(guarded, "DELETE", f"/sessions/{session}", guarded.tokens["root"])[0] == 200
+        *_, last = root.read_stream("$audit", "sessions")
+        assert (last.type, json.loads(last.body)) == ("session-kicked", {"by": "root", "session": session})
