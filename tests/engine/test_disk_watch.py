@@ -21,8 +21,11 @@ from penstock.model import (
     Erased,
     EraseStream,
     GetStats,
+    PutPrincipal,
     QueueReceipt,
     Request,
+    ResetQueue,
+    SetSubscription,
     StoreStats,
     Transact,
     Transacted,
@@ -169,6 +172,24 @@ async def test_what_is_not_known_refuses_nothing(engine: Engine, free: Free, unk
     await until(lambda: engine.trouble is None)
     assert engine.metrics.registry.get_sample_value("penstock_disk_free_bytes") is None
     await Caller(engine).append("s", events("a"))
+
+
+async def test_below_the_limit_nobody_makes_entries_of_the_audit_without_end(engine: Engine, free: Free) -> None:
+    caller = Caller(engine)
+    await caller.append("s", events("a", "b"))
+    await caller.register("worker")
+    await caller.subscribe("worker")
+    await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+    root = engine.access.principal("root")
+    assert root is not None
+    before = await engine.execute(root, GetStats())
+    free.bytes = 5 * MIB
+    await refuses(engine)
+    for request in (ResetQueue("shop", "q", 0), SetSubscription("worker", "shop", "", 0)):
+        with pytest.raises(StorageFull):
+            await engine.execute(root, request)
+    assert await engine.execute(root, GetStats()) == before
+    await engine.execute(root, EraseStream("shop", "s"))
 
 
 class TestSwitchedOff:

@@ -413,6 +413,8 @@ class ReferenceStore(BuildReference, AccessReference):
     def _do_deletelog(self, op: contract.DeleteLog) -> bool:
         log = self.state.logs.get(op.name)
         if log is None or op.created not in (None, log.created):
+            if op.strict:
+                raise LogNotFound(op.name)
             return False
         del self.state.logs[op.name]
         self.state.to_erase |= {one.position for one in self.stream(LOG_CONTEXT, op.name)[log.base :]}

@@ -261,7 +261,9 @@ class StoreMachine(StagingRules, BuildRules):
             AddLog(name),
             DeleteLog(name),
             DeleteLog(
-                name, data.draw(st.sampled_from([0, *(log.created for log in self.reference.state.logs.values())]))
+                name,
+                data.draw(st.sampled_from([0, *(log.created for log in self.reference.state.logs.values())])),
+                strict=data.draw(st.booleans()),
             ),
             RequireLog(name),
             AddIterator(it, source, "filter", data.draw(st.sampled_from(["f", "g"])), data.draw(st.booleans())),

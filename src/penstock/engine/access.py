@@ -340,7 +340,9 @@ class Access:
     def _known_of(self, ids: Iterable[str]) -> Credential | None:
         for name in ids:
             found = self._known.credentials.get(name)
-            if found is not None and (found.expires is None or found.expires > now_ticks()):
+            if found is None or found.kind == CredentialKind.TOKEN:
+                continue
+            if found.expires is None or found.expires > now_ticks():
                 return found
         return None
 

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Final, NamedTuple, cast
 
@@ -25,7 +25,7 @@ from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
 from penstock.engine.queues import QueueRequests
 from penstock.engine.subscriptions import SubscriptionRequests
-from penstock.errors import InvalidRequest, LimitExceeded, NotCbor, PenstockError, Unexpected, WriterBusy
+from penstock.errors import InvalidRequest, LimitExceeded, LogNotFound, NotCbor, PenstockError, Unexpected, WriterBusy
 from penstock.model import (
     ANY,
     AUDIT_CONTEXT,
@@ -279,11 +279,11 @@ class LogRequests:
 
     async def drop(self, request: DropLog, caller: Caller) -> Done:
         """Delete a log and its iterators, if it exists."""
-        entry: tuple[Operation, ...] = ()
-        if await self._context.pool.run(jobs.has_log, request.log, request.created):
-            entry = self._audit.entry(caller.principal, "logs", "log-deleted", {"log": digest(request.log)})
-        delete = DeleteLog(request.log, request.created)
-        if (await self._context.write(Transaction((delete, *entry))))[0]:
+        entry = self._audit.entry(caller.principal, "logs", "log-deleted", {"log": digest(request.log)})
+        delete = DeleteLog(request.log, request.created, strict=True)
+        # Without the log there is no entry either.
+        with suppress(LogNotFound):
+            await self._context.write(Transaction((delete, *entry)))
             self._iterators.remove_over(Over.LOG, request.log)
             self._eraser.wake()
         return DONE

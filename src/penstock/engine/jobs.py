@@ -276,10 +276,8 @@ def check_messages(store: Store, log: str, messages: Sequence[bytes]) -> None:
         raise NotCbor(*found)
 
 
-def has_log(store: Store, name: str, created: int | None = None) -> bool:
-    """Whether there is a log; with `created`, the one that was made then."""
-    found = store.log(name)
-    return found is not None and created in (None, found.created)
+def has_log(store: Store, name: str) -> bool:
+    return store.log(name) is not None
 
 
 def list_logs(store: Store, view: View | None = None) -> model.Names:

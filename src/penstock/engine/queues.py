@@ -133,7 +133,9 @@ class QueueRequests:
                     raise InvalidRequest("position", f"is {position}; it must be from 1 to {end}, the next one")
             facts = {"context": queue.context, "queue": queue.name, "from": queue.position, "to": position}
             entry = self._audit.entry(caller.principal, "queues", "queue-reset", facts)
-            await self._context.write(Transaction((contract.MoveQueue(queue.id, position), *entry)))
+            # The last space of the disk is not for entries that consumers can make without end.
+            refusal = self._context.disk.refusal() if entry else None
+            await self._context.write(Transaction((contract.MoveQueue(queue.id, position), *entry), refusal=refusal))
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 

@@ -147,7 +147,9 @@ class BuildRequests:
             raise LimitExceeded("commit_bytes_max", size, settings.commit_bytes_max)
         units: tuple[model.StagedUnit, ...] = await self._context.pool.run(units_of, request.chunks)
         who = (job, request.part, request.attempt, request.number)
-        stage = contract.Stage(*who, units, settings.stage_bytes_max, settings.stage_units_max)
+        # The output of an iterator is a job that several may stage, so the limit of a principal is that of the job.
+        bytes_max = min(settings.stage_bytes_max, caller.principal.limits.staged_bytes_max or settings.stage_bytes_max)
+        stage = contract.Stage(*who, units, bytes_max, settings.stage_units_max)
         await self._context.apply(stage, sum(map(size_of, units)))
         return model.Done()
 

@@ -187,7 +187,9 @@ class SubscriptionRequests:
             facts = {"subscription": found.id, "subscriber": request.subscriber, "context": request.context}
             facts |= {"from": found.position, "to": position}
             entry = self._audit.entry(caller.principal, "subscriptions", "subscription-reset", facts)
-            await self._context.write(Transaction((bookmark, *entry)))
+            # The last space of the disk is not for entries that consumers can make without end.
+            refusal = self._context.disk.refusal() if entry else None
+            await self._context.write(Transaction((bookmark, *entry), refusal=refusal))
             self._pending.pop(found.id, None)
         self._context.wakeups.wake_all(request.context)
         return model.Done()

@@ -385,6 +385,8 @@ class DeleteLog(Operation):
     name: str
     created: int | None = None
     """When it was created (ticks): a later log of the same name stays."""
+    strict: bool = False
+    """Fail with LogNotFound if there is no such log."""
 
 
 @dataclass(frozen=True, slots=True)

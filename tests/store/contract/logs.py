@@ -62,6 +62,16 @@ class LogContract(StoreCase):
         assert do_one(store, DeleteLog("log")) is False
         assert do_one(store, Erase(10)) == 0
 
+    def test_a_strict_deletion_of_a_log_that_is_not_there_fails_with_all_that_belongs_to_it(self, store: Store) -> None:
+        do_one(store, AddLog("log"))
+        log = store.log("log")
+        assert log is not None
+        for op in (DeleteLog("none", strict=True), DeleteLog("log", log.created + 1, strict=True)):
+            assert attempt(store, op, commit("s", some(1))) == LogNotFound(op.name)
+        assert (store.head(), store.log("log")) == (0, log)
+        do(store, DeleteLog("log", strict=True), commit("s", some(1)))
+        assert (store.head(), store.log("log")) == (1, None)
+
     def test_a_log_is_deleted_only_if_it_is_the_one_that_was_meant(self, store: Store, clock: Clock) -> None:
         do_one(store, AddLog("log"))
         first = store.log("log")

@@ -72,6 +72,8 @@ def delete_log(db: Database, op: contract.DeleteLog, heads: Appender, now: int) 
     """Delete a log and everything made from it, and add its events to the ledger of erasures."""
     row = db.row("log", {"name": op.name})
     if row is None or op.created not in (None, row[1]):
+        if op.strict:
+            raise LogNotFound(op.name)
         return False
     head = heads.stream_head(LOG_CONTEXT, op.name)
     heads.flush()
