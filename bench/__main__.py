@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    access,
     appends,
     capacity,
     client,
@@ -48,6 +49,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "client": client.run,
     "remits": remits.run,
     "tls": tls.run,
+    "access": access.run,
     "spark": spark.run,
     "lake": lake.run,
     "postgres": postgres.run,

@@ -1,11 +1,10 @@
-"""What CURVE costs: the same work over ZeroMQ in plain text and with CURVE, in turns, at two servers side by side.
+"""What CURVE costs: the same work over ZeroMQ in plain text and with CURVE.
 
-Only ratios count: the other server and its clients take part of the machine. Both ends of a connection are here, so
-the client's part of the encryption, which libzmq does in a thread of its own, is in the figures.
+Both ends of a connection are here, so the client's part of the encryption, which libzmq does in a thread of its own, is
+in the figures.
 """
 
 import os
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +13,13 @@ from typing import Final
 import zmq
 from nacl.bindings import crypto_box_easy_afternm
 
-from bench import load, res01
+from bench import load, pairs, res01
 from bench.report import Report
 from penstock.wire import curve
 
 ROUNDS: Final = 5
+Side = tuple[str, res01.Options]
+"""The address of a gate, and what its clients need."""
 SIZES: Final = {"20 bytes": 20, "1 KiB": 1 << 10, "1 MiB": 1 << 20}
 
 
@@ -31,21 +32,20 @@ def run(report: Report, data: Path, scale: float) -> None:
     key.chmod(0o600)
     ours, our_secret = zmq.curve_keypair()
     options: res01.Options = {zmq.CURVE_SERVERKEY: public, zmq.CURVE_PUBLICKEY: ours, zmq.CURVE_SECRETKEY: our_secret}
-    seconds = 2 * scale / ROUNDS
+    seconds = max(0.4, 2 * scale / ROUNDS)
     with (
         load.server(load.fresh(data / "plain")) as plain,
         load.server(load.fresh(data / "curve"), "--curve-secret-key", str(key)) as secured,
     ):
-        works: dict[str, Callable[[str, res01.Options], float]] = {
-            "64 clients x 1 event": lambda place, given: res01.appending(place, 64, 1, seconds, given),
-            "1 client x 1,000 events": lambda place, given: res01.appending(place, 1, 1000, seconds, given),
+        works: dict[str, Callable[[Side], float]] = {
+            "64 clients x 1 event": lambda side: res01.appending(side[0], 64, 1, seconds, side[1]),
+            "1 client x 1,000 events": lambda side: res01.appending(side[0], 1, 1000, seconds, side[1]),
         }
-        for name, work in works.items():
-            pairs = [(work(plain["res"], {}), work(secured["res"], options)) for _ in range(ROUNDS)]
-            report.figure(f"{name}, plain", statistics.median(one for one, _ in pairs), "events/s")
-            report.figure(f"{name}, CURVE", statistics.median(other for _, other in pairs), "events/s")
-            ratio = statistics.median(other / one for one, other in pairs)
-            report.figure(f"{name}, CURVE of plain", 100 * ratio, "%")
+        sides: dict[str, tuple[int, Side]] = {
+            "plain": (int(plain["pid"]), (plain["res"], {})),
+            "CURVE": (int(secured["pid"]), (secured["res"], options)),
+        }
+        pairs.compare(report, sides, works, ROUNDS, "events/s")
 
 
 def _frames(report: Report) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import resource
+import selectors
 import socket
 import ssl
 import subprocess
@@ -22,6 +23,7 @@ from penstock.settings import Settings
 from penstock.store import store_url
 
 BODY_BYTES = 200
+HTTP_CONNECTIONS = 16
 Connect = Callable[[int], socket.socket]
 """Makes a connection to a port."""
 T = TypeVar("T")
@@ -75,6 +77,31 @@ def allow_files(wanted: int) -> int:
 def port_of(address: str) -> int:
     """The port of an address."""
     return int(address.rpartition(":")[2])
+
+
+def asking(port: int, seconds: float, connect: Connect = over_tcp, token: str | None = None) -> float:
+    """HTTP requests per second of connections that are kept."""
+    shown = "" if token is None else f"Authorization: Bearer {token}\r\n"
+    message = f"GET /health HTTP/1.1\r\nHost: localhost\r\n{shown}\r\n".encode()
+    selector = selectors.DefaultSelector()
+    sockets = [connect(port) for _ in range(HTTP_CONNECTIONS)]
+    for each in sockets:
+        selector.register(each, selectors.EVENT_READ)
+        each.sendall(message)
+    done, started = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds:
+        for key, _ in selector.select(1):
+            assert isinstance(key.fileobj, socket.socket)
+            answer = b""
+            # The body comes behind the head: the answer is whole with its last brace.
+            while not answer.endswith(b"}"):
+                answer += key.fileobj.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 200 "), answer
+            done += 1
+            key.fileobj.sendall(message)
+    for each in sockets:
+        each.close()
+    return done / elapsed
 
 
 def engine(directory: Path, **settings: Any) -> Engine:

@@ -10,6 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 from bench import load
@@ -46,21 +47,40 @@ def append_message(stream: int, events: int) -> bytes:
     return encode([b"Res01", *fields])
 
 
+def over_mq(token: str | None) -> load.Connect:
+    """Makes connections that have authenticated, if there is a token."""
+
+    def connect(port: int) -> socket.socket:
+        connection = load.over_tcp(port)
+        if token is not None:
+            connection.sendall(encode([b"Res01", b"AU", b"r", token.encode()]))
+            assert b"IA" in connection.recv(RECEIVE_BYTES), "the token was refused"
+        return connection
+
+    return connect
+
+
 def statistics_message() -> bytes:
     """A message that costs the server little."""
     return encode([b"Res01", b"GS", b"r"])
 
 
 def appending(
-    port: int, connections: int, flight: int, events: int, seconds: float, connect: load.Connect = load.over_tcp
+    port: int,
+    connections: int,
+    flight: int,
+    events: int,
+    seconds: float,
+    connect: load.Connect = load.over_tcp,
+    streams: int = 1,
 ) -> float:
-    """Events per second of connections that each have so many commits under way."""
+    """Events per second of connections that each have so many commits under way, in turn to so many streams."""
     selector = selectors.DefaultSelector()
     sockets = [connect(port) for _ in range(connections)]
     for number, each in enumerate(sockets):
-        message = append_message(number, events)
-        selector.register(each, selectors.EVENT_READ, message)
-        each.sendall(message * flight)
+        messages = cycle([append_message(streams * number + stream, events) for stream in range(streams)])
+        selector.register(each, selectors.EVENT_READ, messages)
+        each.sendall(b"".join(islice(messages, flight)))
     done, started = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < seconds:
         for key, _ in selector.select(1):
@@ -68,7 +88,7 @@ def appending(
             came = key.fileobj.recv(RECEIVE_BYTES).count(COMMITTED)
             assert came, "an append was not answered as committed"
             done += came
-            key.fileobj.sendall(key.data * came)
+            key.fileobj.sendall(b"".join(islice(key.data, came)))
     for each in sockets:
         each.close()
     return done * events / elapsed
@@ -91,7 +111,8 @@ def reading(port: int, connect: load.Connect = load.over_tcp, until: int | None 
         while True:
             answer = _ask(connection, parser, [b"RA", b"r", b"%d" % position, b"", b"", b"0"])
             for record in answer[7:]:
-                position = Record(record, position).last + 1
+                # What the reader may not see is missing between records.
+                position = Record.stored(record).last + 1
             if answer[5] == b"1" or (until is not None and position > until):
                 return (position - 1) / (time.perf_counter() - started)
 

@@ -18,7 +18,7 @@ from bench.report import Report
 from penstock.wire.remits.frames import DATA, INFO, REQUEST, Parser, pack
 from tests.wire.remits_answers import parse_data
 
-LOG_ADD, MESSAGE_ADD, ITERATOR_ADD, ITERATOR_NEXT = 1, 4, 5, 7
+LOG_ADD, MESSAGE_ADD, ITERATOR_ADD, ITERATOR_NEXT, TOKEN = 1, 4, 5, 7, 32
 MESSAGE_BYTES = 200
 HISTORY_MESSAGES = 1_000_000
 PAGE = 1000
@@ -72,6 +72,19 @@ def _message(number: int) -> bytes:
     """A map of six fields, of about 200 bytes."""
     fields = {"id": number, "amount": number % 20, "customer": f"c-{number % 1000}", "ok": True, "at": 1.5}
     return cbor2.dumps({**fields, "note": "x" * (MESSAGE_BYTES - len(cbor2.dumps(fields)) - 8)})
+
+
+def over_remits(token: str | None) -> load.Connect:
+    """Makes connections that have authenticated, if there is a token."""
+
+    def connect(port: int) -> socket.socket:
+        connection = load.over_tcp(port)
+        if token is not None:
+            connection.sendall(pack(REQUEST, TOKEN, cbor2.dumps({"token": token})))
+            assert connection.recv(RECEIVE_BYTES) == OK, "the token was refused"
+        return connection
+
+    return connect
 
 
 def adding(port: int, connections: int, messages: int, seconds: float, connect: load.Connect = load.over_tcp) -> float:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -95,23 +96,34 @@ def _ask(socket: zmq.Socket[bytes], *frames: bytes) -> list[bytes]:
     return socket.recv_multipart()
 
 
-def appending(address: str, clients: int, events: int, seconds: float, options: Options | None = None) -> float:
-    """Events per second of clients that each have one commit under way."""
+def appending(
+    address: str,
+    clients: int,
+    events: int,
+    seconds: float,
+    options: Options | None = None,
+    token: str | None = None,
+    streams: int = 1,
+) -> float:
+    """Events per second of clients that each have one commit under way, in turn to so many streams."""
     tail = [b"-1", b"%d" % events, *EVENT * events]
     poller = zmq.Poller()
     with _dealers(address, clients, options) as sockets:
         messages = {}
         for number, socket in enumerate(sockets):
-            messages[socket] = [b"", b"Res01", b"AC", b"r", b"bench", b"stream-%d" % number, *tail]
+            if token is not None:
+                assert b"IA" in _ask(socket, b"AU", b"r", token.encode()), "the token was refused"
+            names = [b"stream-%d" % (streams * number + stream) for stream in range(streams)]
+            messages[socket] = cycle([[b"", b"Res01", b"AC", b"r", b"bench", name, *tail] for name in names])
             poller.register(socket, zmq.POLLIN)
-            socket.send_multipart(messages[socket])
+            socket.send_multipart(next(messages[socket]))
         done, started = 0, time.perf_counter()
         while time.perf_counter() - started < seconds:
             for socket, _ in poller.poll(1000):
                 answer = socket.recv_multipart()
                 assert answer[3] != b"ER", answer
                 done += events
-                socket.send_multipart(messages[socket])
+                socket.send_multipart(next(messages[socket]))
         rate = done / (time.perf_counter() - started)
         for socket in sockets:
             socket.recv_multipart()

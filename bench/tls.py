@@ -1,58 +1,54 @@
-"""What TLS costs: the same work over plain TCP and over TLS, in turns, at two servers that run side by side.
+"""What TLS costs: the same work over plain TCP and over TLS.
 
-Only ratios count: the other server and its client take part of the machine. Both ends of a connection are here, so
-the client's part of the encryption is in the figures.
+Both ends of a connection are here, so the client's part of the encryption is in the figures.
 """
 
-import selectors
-import socket
-import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import load, mqgate, remits
+from bench import load, mqgate, pairs, remits
 from bench.report import Report
 
 ROUNDS = 5
 HISTORY_EVENTS = 200_000
-HTTP_CONNECTIONS = 16
-HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+Side = tuple[dict[str, str], load.Connect]
 
 
 def run(report: Report, data: Path, scale: float) -> None:
     """Appends, adds, reads and HTTP requests; then connections."""
-    seconds = 2 * scale / ROUNDS
+    seconds = max(0.4, 2 * scale / ROUNDS)
     cert, key = _certificate(data)
     tls = load.over_tls(cert)
     with load.server(load.fresh(data)) as plain, _secured(data, cert, key) as secured:
         events = int(HISTORY_EVENTS * scale)
         for gates, connect in ((plain, load.over_tcp), (secured, tls)):
             mqgate.fill(load.port_of(gates["mq"]), events, connect)
-        works: dict[str, Callable[[dict[str, str], load.Connect], float]] = {
-            "mq, 64 connections x 1 event": lambda gates, connect: mqgate.appending(
-                load.port_of(gates["mq"]), 64, 1, 1, seconds, connect
+        works: dict[str, Callable[[Side], float]] = {
+            "mq, 64 connections x 1 event": lambda side: mqgate.appending(
+                _port(side, "mq"), 64, 1, 1, seconds, side[1]
             ),
-            "mq, 1 connection x 4 in flight x 1,000 events": lambda gates, connect: mqgate.appending(
-                load.port_of(gates["mq"]), 1, 4, 1000, seconds, connect
+            "mq, 1 connection x 4 in flight x 1,000 events": lambda side: mqgate.appending(
+                _port(side, "mq"), 1, 4, 1000, seconds, side[1]
             ),
-            "mq, reading stored records": lambda gates, connect: mqgate.reading(
-                load.port_of(gates["mq"]), connect, until=events
+            "mq, reading stored records": lambda side: mqgate.reading(_port(side, "mq"), side[1], until=events),
+            "remits, 64 connections x 1 message": lambda side: remits.adding(
+                _port(side, "remits"), 64, 1, seconds, side[1]
             ),
-            "remits, 64 connections x 1 message": lambda gates, connect: remits.adding(
-                load.port_of(gates["remits"]), 64, 1, seconds, connect
-            ),
-            "http, 16 connections": lambda gates, connect: _asking(load.port_of(gates["http"]), seconds, connect),
-            "mq, new connections": lambda gates, connect: _connecting(load.port_of(gates["mq"]), seconds, connect),
+            "http, 16 connections": lambda side: load.asking(_port(side, "http"), seconds, side[1]),
+            "mq, new connections": lambda side: _connecting(_port(side, "mq"), seconds, side[1]),
         }
-        for name, work in works.items():
-            pairs = [(work(plain, load.over_tcp), work(secured, tls)) for _ in range(ROUNDS)]
-            report.figure(f"{name}, plain", statistics.median(one for one, _ in pairs), "a second")
-            report.figure(f"{name}, TLS", statistics.median(other for _, other in pairs), "a second")
-            ratio = statistics.median(other / one for one, other in pairs)
-            report.figure(f"{name}, TLS of plain", 100 * ratio, "%")
+        sides = {
+            "plain": (int(plain["pid"]), (plain, load.over_tcp)),
+            "TLS": (int(secured["pid"]), (secured, tls)),
+        }
+        pairs.compare(report, sides, works, ROUNDS)
+
+
+def _port(side: Side, gate: str) -> int:
+    return load.port_of(side[0][gate])
 
 
 @contextmanager
@@ -68,27 +64,6 @@ def _certificate(data: Path) -> tuple[Path, Path]:
     named = ["-subj", "/CN=bench", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
     subprocess.run([*made, *named], check=True, capture_output=True)
     return cert, key
-
-
-def _asking(port: int, seconds: float, connect: load.Connect) -> float:
-    """Requests per second of connections that are kept."""
-    selector = selectors.DefaultSelector()
-    sockets = [connect(port) for _ in range(HTTP_CONNECTIONS)]
-    for each in sockets:
-        selector.register(each, selectors.EVENT_READ)
-        each.sendall(HEALTH)
-    done, started = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - started) < seconds:
-        for key, _ in selector.select(1):
-            assert isinstance(key.fileobj, socket.socket)
-            # The body comes behind the head: the answer is whole with its last brace.
-            while not key.fileobj.recv(65536).endswith(b"}"):
-                pass
-            done += 1
-            key.fileobj.sendall(HEALTH)
-    for each in sockets:
-        each.close()
-    return done / elapsed
 
 
 def _connecting(port: int, seconds: float, connect: load.Connect) -> float:

@@ -87,6 +87,8 @@ def authorize(principal: Principal, request: Request, needed: Right) -> View | N
     """
     if request.reach is Reach.STREAM:
         return _stream(principal, request.context, request.stream, needed)  # type: ignore[attr-defined]
+    if request.reach is Reach.LOG:
+        return _stream(principal, model.LOG_CONTEXT, request.log, needed)  # type: ignore[attr-defined]
     if principal is NOBODY:
         raise NotAuthenticated(NEEDED)
     if needed & ~principal.rights or request.reach is Reach.STORE:
@@ -95,8 +97,6 @@ def authorize(principal: Principal, request: Request, needed: Right) -> View | N
     if reach is Reach.EACH:
         for place in request.places():
             _check(principal, place.right or needed, place)
-    elif reach is Reach.LOG:
-        _check(principal, needed, Place(model.LOG_CONTEXT, request.log))  # type: ignore[attr-defined]
     elif reach is Reach.FILTER:
         context, prefix = request.context, getattr(request, "filter", "")  # type: ignore[attr-defined]
         if not views[needed].meets_filter(context, "" if prefix == "*" else prefix):
@@ -105,19 +105,21 @@ def authorize(principal: Principal, request: Request, needed: Right) -> View | N
 
 
 def _stream(principal: Principal, context: str, stream: str, needed: Right) -> View:
-    """The same for a request about one stream. Most are, and to the same ones again."""
+    """The same for a request about one stream or log. Most are, and to the same ones again."""
     # Flags are slow to hash and to combine.
     decision = needed._value_, context, stream
     if (view := principal.decided.get(decision)) is not None:
         return view
     if principal is NOBODY:
         raise NotAuthenticated(NEEDED)
-    if needed & ~principal.rights:
+    if needed._value_ & ~principal.rights._value_:
         raise NotAllowed(principal.name, needed.words)
-    _check(principal, needed, Place(context, stream))
+    view = principal.views[needed]
+    if not view.has_stream(context, stream):
+        raise NotAllowed(principal.name, needed.words, shown(context, stream))
     if len(principal.decided) >= DECIDED_MAX:
         principal.decided.clear()
-    view = principal.decided[decision] = principal.views[needed]
+    principal.decided[decision] = view
     return view
 
 
@@ -187,17 +189,18 @@ class Login:
         usage, limits = self.usage, self.principal.limits
         usage.requests += 1
         usage.bytes += size
-        if limits is model.NO_LIMITS:
+        requests_max, bytes_max = limits.requests_per_s_max, limits.bytes_per_s_max
+        if requests_max is None and bytes_max is None:
             return None
         now = time.monotonic()
-        refusal = self._over(now, "requests_per_s_max", limits.requests_per_s_max, usage.requests_until)
-        refusal = refusal or self._over(now, "bytes_per_s_max", limits.bytes_per_s_max, usage.bytes_until)
+        refusal = self._over(now, "requests_per_s_max", requests_max, usage.requests_until)
+        refusal = refusal or self._over(now, "bytes_per_s_max", bytes_max, usage.bytes_until)
         if refusal is not None:
             return refusal
-        if limits.requests_per_s_max is not None:
-            usage.requests_until = max(usage.requests_until, now) + 1 / limits.requests_per_s_max
-        if limits.bytes_per_s_max is not None:
-            usage.bytes_until = max(usage.bytes_until, now) + size / limits.bytes_per_s_max
+        if requests_max is not None:
+            usage.requests_until = max(usage.requests_until, now) + 1 / requests_max
+        if bytes_max is not None:
+            usage.bytes_until = max(usage.bytes_until, now) + size / bytes_max
         return None
 
     def begin_poll(self) -> OverLimit | None:
