@@ -119,14 +119,19 @@ class Unexpected(PenstockError):
 
 
 class VersionConflict(PenstockError):
-    _sentence = (
-        "expected version {expected} of stream {stream} in context {context}, "
-        "but its last sequence is {actual}; nothing was written"
-    )
+    """`expected` is the sequence that the first new event was to get, `actual` the last one that the stream has."""
+
     context: str
     stream: str
     expected: int
     actual: int
+
+    def __str__(self) -> str:
+        # What is expected is a next sequence: an append that expects 4 fits a stream at version 3.
+        return (
+            f"stream {self.context}/{self.stream} is at version {self.actual}: its next event gets sequence "
+            f"{self.actual + 1}, expected {self.expected}; nothing was written, read it again and retry"
+        )
 
 
 class MarkSuperseded(PenstockError):

@@ -61,7 +61,8 @@ def test_an_append_to_another_version_is_a_conflict(client: Client, context: str
         client.append(context, "s", some(1), expected=expected)
     error = caught.value
     assert (error.context, error.stream, error.expected, error.actual) == (context, "s", expected, 2)
-    assert "nothing was written" in str(error)
+    found = f"stream {context}/s is at version 2: its next event gets sequence 3, expected {expected}"
+    assert str(error) == f"{found}; nothing was written, read it again and retry"
     assert len(list(client.read_stream(context, "s"))) == 2
 
 
@@ -173,7 +174,7 @@ def test_the_first_commit_that_fails_is_named(client: Client, context: str) -> N
     error = caught.value
     assert error.index == 100
     assert isinstance(error.__cause__, VersionConflict)
-    assert "expected version 7" in str(error)
+    assert "expected 7; nothing was written" in str(error)
     after = len(list(client.read_stream(context, "after")))
     assert error.written == 100 + after
     assert numbers(client.read_stream(context, "s")) == list(range(100))

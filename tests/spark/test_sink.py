@@ -142,7 +142,7 @@ def test_a_conflict_fails_the_job_and_nothing_is_shown(spark: SparkSession, data
     url = fill(data, [("shop", "s-2", counted(2))])
     rows = numbers(spark, 9).drop("at").withColumn("expected_version", f.lit(1))
     message = why(lambda: write(rows, url))
-    assert "expected version 1 of stream s-2 in context shop, but its last sequence is 2" in message
+    assert "stream shop/s-2 is at version 2: its next event gets sequence 3, expected 1" in message
     assert len(history(data)) == 2
     assert Target(SQLITE, url, data).staged() == []
     assert not (data / "staging").exists()
@@ -154,7 +154,7 @@ def test_a_server_takes_what_is_written(spark: SparkSession, data: Path) -> None
         write(numbers(spark, 10).drop("at"), served.url, producer="p", batch=1)
         write(numbers(spark, 10).drop("at"), served.url, producer="p", batch=1)
         rows = numbers(spark, 9).drop("at").withColumn("expected_version", f.lit(1))
-        assert "expected version 1 of stream" in why(lambda: write(rows, served.url))
+        assert "expected 1; nothing was written" in why(lambda: write(rows, served.url))
     assert len(history(data)) == 510
     assert bodies(data, "s-1")[:167] == list(range(1, 500, 3))
 
@@ -186,7 +186,7 @@ def test_postgres_takes_what_is_written(spark: SparkSession, schemas: Schemas, t
     for _ in range(2):
         write(numbers(spark, 9).drop("at"), url, producer="p", batch=1)
     rows = numbers(spark, 9).drop("at").withColumn("expected_version", f.lit(1))
-    assert "expected version 1 of stream s-0" in why(lambda: write(rows, url))
+    assert "stream shop/s-0 is at version" in why(lambda: write(rows, url))
     with closing(open_reader(url)) as reader:
         assert reader.head() == 309
         page = reader.read_stream("shop", "s-1", 1, None, ReadLimits())

@@ -306,7 +306,6 @@ def test_every_code_is_one_of_the_protocols() -> None:
         (errors.LimitExceeded("commit_events_max", 11, 10), 1),
         (errors.WriterBusy(1), 4),
         (errors.WriterTimeout(1), 5),
-        (errors.VersionConflict("shop", "order-1", 4, 6), 6),
         (errors.StorageFailure("gone"), 7),
         (errors.SubscriptionNotFound("9"), 7),
         (errors.QueueNotFound("mail"), 7),
@@ -334,10 +333,14 @@ def test_an_exception_that_nobody_listed_has_the_code_of_its_base() -> None:
     assert (codes_of(Fuller("no room"))[0], codes_of(Strange())[0]) == (7, -1)
 
 
-def test_a_conflict_names_the_expected_version_and_the_last_sequence() -> None:
-    (answer,) = asked("AC", *sample("AC").payload).answers([errors.VersionConflict("shop", "order-1", 4, 6)])
-    assert b"expected version 4" in answer[-1]
-    assert b"last sequence is 6" in answer[-1]
+def test_a_conflict_keeps_its_sentence_in_the_originals_dialects() -> None:
+    conflict = errors.VersionConflict("shop", "order-1", 4, 6)
+    sentence = b"expected version 4 of stream order-1 in context shop, but its last sequence is 6; nothing was written"
+    for name, dialect in (("AC", TEXT), ("AC binary", BINARY)):
+        (answer,) = asked("AC", *sample(name).payload, dialect=dialect).answers([conflict])
+        assert answer[3:] == [b"ER", b"6", sentence]
+    (answer,) = asked("AC", *sample("AC").payload, dialect=LEGACY).answers([conflict])
+    assert answer[3:] == [b"CR", b"6", sentence, bytes(16)]
 
 
 def test_error_codes_stay_ascii_in_the_binary_dialect() -> None:

@@ -15,7 +15,7 @@ from penstock.cli.connection import connected, error_line
 from penstock.cli.options import AsJson, Data, Url, argument, moment, need_name, option
 from penstock.cli.output import counted, fail, json_text, print_line, print_lines, refuse, stop_command
 from penstock.cli.signals import INTERRUPTED
-from penstock.errors import PenstockError, Retry, VersionConflict
+from penstock.errors import PenstockError, Retry
 from penstock.model import ANY, NEW, Appended
 from penstock.model.events import NewEvent, random_id
 from penstock.model.times import now_ticks, stamp_of, ticks_of_datetime, ticks_of_text
@@ -103,15 +103,7 @@ def append_command(
     )
     version = _expected_version(expected)
     with connected(url, data, create=True) as client:
-        try:
-            appended = client.append(context, stream, [event], expected=version)
-        except VersionConflict as error:
-            if expected not in NEW_STREAM:
-                raise
-            fail(
-                f"stream {stream} in context {context} exists already and has {counted(error.actual, 'event')}; "
-                "nothing was written"
-            )
+        appended = client.append(context, stream, [event], expected=version)
     if as_json:
         print_lines(_documents(context, stream, [event], appended))
     else:
@@ -152,7 +144,7 @@ def _ticks(time: str) -> int:
 
 
 def _expected_version(text: str) -> int:
-    words = {"any": ANY, **dict.fromkeys(NEW_STREAM, NEW)}
+    words = {"any": ANY, "new": NEW, "none": NEW}
     if text in words:
         return words[text]
     if not text.isdecimal() or int(text) < 1:

@@ -11,7 +11,7 @@ from functools import cache
 from struct import Struct
 from typing import Any, Final, cast
 
-from penstock.errors import InvalidRequest, PenstockError, Refused, Retry
+from penstock.errors import InvalidRequest, PenstockError, Refused, Retry, VersionConflict
 from penstock.model import Event, stamp_of, ticks_of
 from penstock.wire.codes import ERROR_CODES, Res01Code, codes_of
 from penstock.wire.res01.fields import (
@@ -38,6 +38,13 @@ CLIENTS_OWN: Final = {
     *("AnswerMalformed", "CannotConnect", "ClientClosed", "ConnectionLost", "DeadlinePassed", "TlsFailed"),
 }
 """Errors about a client's own attempt, which no server sends."""
+ORIGINAL_SENTENCES: Final[dict[type[PenstockError], str]] = {
+    VersionConflict: (
+        "expected version {expected} of stream {stream} in context {context}, "
+        "but its last sequence is {actual}; nothing was written"
+    ),
+}
+"""Sentences that stay as they are in the original's dialects, whatever the errors say elsewhere."""
 
 Frames = list[bytes]
 EventEncoder = Callable[[list[Event]], Frames]
@@ -65,7 +72,10 @@ class Dialect:
 
     def reason(self, error: PenstockError) -> bytes:
         """An error in one frame, where an answer has a place for it. Never empty: that would mean success."""
-        return error_frame(error) if self.own else _sentence(error).encode(errors="replace")
+        if self.own:
+            return error_frame(error)
+        fixed = ORIGINAL_SENTENCES.get(type(error))
+        return (_sentence(error) if fixed is None else fixed.format_map(vars(error))).encode(errors="replace")
 
     def failed(self, error: PenstockError) -> Frames:
         """The answer to a request that failed: the original's code and sentence, or our own frame."""
