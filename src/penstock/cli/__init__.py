@@ -12,14 +12,17 @@ import os
 import sys
 import warnings
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.cli.signals import INTERRUPTED, exit_on_sigterm
+from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
     import typer
 
     app: typer.Typer
+else:
+    __getattr__, __dir__ = lazy_names(__name__, {"penstock.cli.root": ("app",)})
 
 __all__ = ["COMMANDS", "Entry", "app", "main"]
 
@@ -80,14 +83,6 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
 }
 """Every command, in the order of the help. Targets are modules of this package."""
-
-
-def __getattr__(name: str) -> Any:
-    if name == "app":
-        from penstock.cli.root import app  # noqa: PLC0415
-
-        return app
-    raise AttributeError(f"module 'penstock.cli' has no attribute {name!r}")
 
 
 def open_standard_files() -> None:

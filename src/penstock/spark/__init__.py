@@ -3,18 +3,15 @@
 This needs `penstock[spark]` and Java 17. Names load on first use, because child processes of tasks need no Spark.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
     from penstock.spark.notebook import VARIANT, events, typed
     from penstock.spark.source import PenstockSource
+else:
+    _HOMES = {"penstock.spark.notebook": ("VARIANT", "events", "typed"), "penstock.spark.source": ("PenstockSource",)}
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = ["VARIANT", "PenstockSource", "events", "typed"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")
-    from penstock.spark import notebook, source  # noqa: PLC0415
-
-    return getattr(source if name == "PenstockSource" else notebook, name)

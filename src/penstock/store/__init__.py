@@ -3,8 +3,9 @@
 The names are loaded when they are first used: a client reads records, and needs nothing else of the store.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
     from penstock.store.tables.store import Store
@@ -18,16 +19,14 @@ if TYPE_CHECKING:
         shown_place,
         store_url,
     )
-
-
-_URLS = (
-    *("hold_store", "is_same_place", "open_import", "open_reader", "open_replacement", "open_store", "shown_place"),
-    "store_url",
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in ("Store", *_URLS):
-        raise AttributeError(f"module 'penstock.store' has no attribute {name!r}")
-    home = import_module("penstock.store.tables.store" if name == "Store" else "penstock.store.urls")
-    return globals().setdefault(name, getattr(home, name))
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "penstock.store.tables.store": ("Store",),
+            "penstock.store.urls": (
+                *("hold_store", "is_same_place", "open_import", "open_reader", "open_replacement", "open_store"),
+                *("shown_place", "store_url"),
+            ),
+        },
+    )

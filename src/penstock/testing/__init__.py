@@ -5,17 +5,13 @@ test's process. The fixtures `penstock_server` and `penstock_client` are in `pen
 pytest loads the plugin in every run, also in those that do not use Penstock.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.lazy import lazy_names
 
 if TYPE_CHECKING:
     from penstock.testing.harness import Server, server
+else:
+    __getattr__, __dir__ = lazy_names(__name__, {"penstock.testing.harness": ("Server", "server")})
 
 __all__ = ["Server", "server"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
-    from penstock.testing import harness  # noqa: PLC0415
-
-    return getattr(harness, name)
