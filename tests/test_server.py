@@ -470,7 +470,7 @@ def test_listening_beyond_loopback_is_refused_with_what_to_do(
 def test_the_zeromq_gate_names_its_own_encryption(tmp_path: Path) -> None:
     code, line = refused_here("--data", str(tmp_path / "data"), "--res", "tcp://0.0.0.0:0", "--http", "127.0.0.1:0")
     assert code == 1
-    assert "beyond loopback in plain text: encrypt it with --res-curve-key FILE" in line
+    assert "beyond loopback in plain text: encrypt it with --curve-secret-key FILE" in line
 
 
 @pytest.mark.parametrize("allowed", [{"allow_plaintext": True, "allow_anonymous": True}, {"insecure": True}])

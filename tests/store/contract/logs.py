@@ -67,7 +67,9 @@ class LogContract(StoreCase):
         log = store.log("log")
         assert log is not None
         for op in (DeleteLog("none", strict=True), DeleteLog("log", log.created + 1, strict=True)):
-            assert attempt(store, op, commit("s", some(1))) == LogNotFound(op.name)
+            outcome = attempt(store, op, commit("s", some(1)))
+            assert isinstance(outcome, LogNotFound)
+            assert outcome.log == op.name
         assert (store.head(), store.log("log")) == (0, log)
         do(store, DeleteLog("log", strict=True), commit("s", some(1)))
         assert (store.head(), store.log("log")) == (1, None)
