@@ -11,7 +11,7 @@ from penstock.model.access import AUDIT, EVERYWHERE, GRANTS_MAX, UNSCOPED, Scope
 
 odd = st.text(st.sampled_from("ab/*%: ,é\u2028🐎"), max_size=4)
 names = odd.filter(bool)
-contexts = st.sampled_from(["a", "b", "a/b", "remits", AUDIT_CONTEXT]) | names
+contexts = st.sampled_from(["a", "b", "a/b", "remits", "log:", "log:a", "log%3Aa", AUDIT_CONTEXT]) | names
 scopes = st.one_of(
     st.just(EVERYWHERE),
     st.builds(Scope, contexts, odd, st.just(False)),
@@ -46,6 +46,7 @@ def test_a_grant_is_read_as_it_is_written(granted: Right, scope: Scope) -> None:
         ("read:log:*", Scope(LOG_CONTEXT)),
         ("read:log:v*", Scope(LOG_CONTEXT, "v")),
         ("read:log:visits", Scope(LOG_CONTEXT, "visits", True)),
+        ("read:log%3Avisits", Scope("log:visits")),
         ("Read, append :shop", Scope("shop")),
     ],
 )

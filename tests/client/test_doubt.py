@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -17,6 +18,7 @@ import penstock
 from penstock import NEW, Appended, Client
 from penstock.client import calls, local
 from penstock.client.sync import Portal
+from penstock.engine.access import Login
 from penstock.engine.appends import OnReply
 from penstock.engine.engine import Abandon, AnyEncoder
 from penstock.errors import (
@@ -95,11 +97,16 @@ class FaultyEngine(ThreadedEngine):
     fault: "Fault | None" = None
 
     def submit(
-        self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
+        self,
+        principal: Principal,
+        request: Request,
+        answer: OnReply,
+        present: AnyEncoder | None = None,
+        sender: Login | None = None,
     ) -> Abandon:
         if self.fault is None or request.repeat is Repeat.READS:
-            return super().submit(principal, request, answer, present)
-        return self.fault.submit(super().submit, principal, request, answer, present)
+            return super().submit(principal, request, answer, present, sender)
+        return self.fault.submit(partial(super().submit, sender=sender), principal, request, answer, present)
 
 
 class Fault:

@@ -11,19 +11,22 @@ from penstock.engine.access_file import parsed
 from penstock.errors import InvalidRequest, NotAuthenticated, OverLimit
 from penstock.model import (
     ANONYMOUS,
+    AUDIT_CONTEXT,
     AddCredential,
+    Done,
     DropPrincipal,
     IssuedToken,
     IssueToken,
     Limits,
     Principal,
     PutPrincipal,
+    ReadStream,
     Request,
     now_ticks,
 )
 from penstock.model.times import TICKS_PER_SECOND
 from penstock.settings import Settings
-from penstock.store import store_url
+from penstock.store import contract, store_url
 
 SETTINGS = Settings(workers=1)
 
@@ -46,11 +49,12 @@ async def test_who_rotates_its_own_token_gets_the_new_one_and_is_ended_then(tmp_
             is_ended.set()
 
         mine = engine.access.by_token(await issued(engine, root, IssueToken("root")), end)
-        token = await issued(engine, mine.principal, IssueToken("root", rotate=0))
+        made = await engine.execute(root, IssueToken("root", rotate=0), sender=mine)
+        assert isinstance(made, IssuedToken)
         assert ended == []
         await asyncio.wait_for(is_ended.wait(), 30)
         assert ended == [mine]
-        assert engine.access.by_token(token, end).principal == root
+        assert engine.access.by_token(made.token, end).principal == root
 
 
 async def test_a_principal_that_another_revokes_is_ended_when_that_is_answered(tmp_path: Path) -> None:
@@ -80,9 +84,67 @@ async def test_who_is_revoked_cannot_stay_by_changing_its_own_rights(tmp_path: P
         other = engine.access.by_token(await issued(engine, root, IssueToken("other")), end)
         while not is_ended.is_set():
             # Each change begins a new time for its own connections, if it could.
-            await engine.execute(other.principal, PutPrincipal("other", ("all",), force=True))
+            await engine.execute(other.principal, PutPrincipal("other", ("all",), force=True), sender=other)
             await asyncio.sleep(0.01)
         assert ended == [other]
+
+
+async def test_after_a_leak_who_rotates_its_own_token_ends_the_connections_of_the_thief_at_once(tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        root = engine.access.principal("root")
+        assert root is not None
+        leaked, ended = await issued(engine, root, IssueToken("root")), list[Login]()
+        mine, thief = (engine.access.by_token(leaked, ended.append) for _ in range(2))
+        await engine.execute(root, IssueToken("root", rotate=0), sender=mine)
+        assert ended == [thief]
+        with pytest.raises(NotAuthenticated):
+            await engine.execute(thief.principal, IssueToken("root"), sender=thief)
+
+
+@pytest.mark.parametrize("ends", ["credential", "rights", "principal"])
+async def test_a_change_on_the_way_is_refused_if_another_server_has_ended_its_sender(ends: str, tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        root = engine.access.principal("root")
+        assert root is not None
+        await engine.execute(root, PutPrincipal("other", ("all",)))
+        other = engine.access.by_token(await issued(engine, root, IssueToken("other")), lambda _: None)
+        assert other.credential is not None
+        change = {
+            "credential": contract.RemoveCredential(other.credential.id),
+            "rights": contract.StorePrincipal("other", ("read:*",), Limits()),
+            "principal": contract.RemovePrincipal("other"),
+        }[ends]
+        # This server has not heard of it yet.
+        await engine._context.apply(change)
+        assert engine.access.principal("other") == other.principal
+        before = await engine.execute(root, ReadStream(AUDIT_CONTEXT, "access"))
+        for request in (IssueToken("root"), PutPrincipal("third", ("all",)), DropPrincipal("root", force=True)):
+            with pytest.raises(NotAuthenticated, match="have just ended"):
+                await engine.execute(other.principal, request, sender=other)
+        assert await engine.execute(root, ReadStream(AUDIT_CONTEXT, "access")) == before
+
+
+async def test_of_two_that_make_the_first_principal_at_once_one_does_and_gets_its_token(tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        ended: list[Login] = []
+        senders = [engine.access.arrive(None, ended.append) for _ in range(2)]
+        made, refused = await asyncio.gather(
+            *(
+                engine.execute(ANONYMOUS, PutPrincipal(f"root-{number}", ("all",)), sender=one)
+                for number, one in enumerate(senders)
+            ),
+            return_exceptions=True,
+        )
+        assert made == Done()
+        assert isinstance(refused, NotAuthenticated)
+        assert ended == senders[1:]
+        token = await engine.execute(ANONYMOUS, IssueToken("root-0"), sender=senders[0])
+        assert isinstance(token, IssuedToken)
+        with pytest.raises(NotAuthenticated):
+            await engine.execute(ANONYMOUS, IssueToken("root-0"), sender=senders[1])
+        assert engine.access.principal("root-1") is None
 
 
 async def test_a_credential_expires_on_time_although_the_principals_cannot_be_read(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ class Replies:
         self._at_once = at_once
         self.give_up: Callable[[], bool] = lambda: gives_up
 
-    def submit(self, _principal: object, request: Request, answer: Answer, _present: object) -> Callable[[], bool]:
+    def submit(
+        self, _principal: object, request: Request, answer: Answer, _present: object, _sender: object = None
+    ) -> Callable[[], bool]:
         number, self.begun = self.begun, self.begun + 1
         self.waiting[number] = answer
         if number in self._at_once:

@@ -1,6 +1,8 @@
 """Senders that become others: their long polls do not outlive the right to wait."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,11 +10,13 @@ import pytest
 
 import penstock
 from penstock import model
+from penstock.errors import PenstockError
 from penstock.gates import logins
 from penstock.testing import Server
-from tests.gates.res_client import Answer
+from tests.gates.res_client import PATIENCE_S, Answer
 from tests.gates.res_extensions import Extended
 from tests.gates.res_frames import an_event
+from tests.gates.serving import until
 from tests.principals import ask, closed, issue
 
 BEHIND = (b"one",)
@@ -93,3 +97,36 @@ def test_a_sender_behind_a_broker_that_is_forgotten_waits_no_more(
         client.routing = BEHIND
         with pytest.raises(Exception, match="has not authenticated"):
             client.append("shop", "s", 1, an_event())
+
+
+def test_who_has_a_leaked_token_of_an_administrator_makes_no_other_once_that_is_rotated_without_grace(
+    guarded: Guarded,
+) -> None:
+    leaked, mine = guarded.token("root"), guarded.token("root")
+    made: list[str] = []
+
+    def steal() -> None:
+        with penstock.connect(guarded.server.url, token=leaked) as thief, suppress(PenstockError):
+            while True:
+                made.append(issue(thief, "root").id)
+
+    with ThreadPoolExecutor() as threads, penstock.connect(guarded.server.url, token=mine) as client:
+        stealing = threads.submit(steal)
+        until(lambda: len(made) > 10)
+        kept = issue(client, "root", rotate=0)
+        stealing.result(PATIENCE_S)
+    with penstock.connect(guarded.server.url, token=kept.token) as client:
+        valid = [one.id for one in client.access.credentials("root") if one.expires is None]
+    assert valid == [kept.id]
+
+
+def test_a_replay_of_one_that_may_not_append_uses_no_mark_of_those_that_may(guarded: Guarded) -> None:
+    ask(guarded.root, model.PutPrincipal("auditor", ("consume", "audit")), model.Done)
+    mark = model.ProducerMark("writer", 7)
+    with penstock.connect(guarded.server.url, token=guarded.token("auditor")) as client:
+        ask(client, model.SubscribeQueue("shop", "q", "me", "", 0, 1, -1), model.Delivery)
+        guarded.root.append("shop", "s", [model.new_event("Happened", b"{}")])
+        ask(client, model.SubscribeQueue("shop", "q", "me", "", 0, 1, 1), model.Delivery)
+        ask(client, model.ReplayQueue("shop", "q", 1, 1, mark), model.Replayed)
+    append = model.Append("shop", "s", (model.new_event("Happened", b"{}"),), model.ANY, mark)
+    assert not ask(guarded.root, append, model.Appended).repeated

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 
-from penstock.errors import InvalidRequest, PrincipalNotFound
+from penstock.errors import InvalidRequest, NotAuthenticated, PrincipalNotFound
 from penstock.model import Credential, PrincipalInfo
+from penstock.model.access import is_administrator
 from penstock.store import contract
 from penstock.store.contract import AccessState
 
@@ -77,4 +78,15 @@ class AccessReference:
             if (one.principal, one.kind) == (op.principal, op.kind) and one.id != op.except_id and is_later:
                 self.tables.credentials[one.id] = replace(one, expires=op.until)
         self._change()
+        return True
+
+    def _do_requireadministrator(self, op: contract.RequireAdministrator) -> bool:
+        known = self.tables.principals.get(op.principal or "")
+        may = self.tables.version == 0 if op.principal is None else known is not None and is_administrator(known.grants)
+        if op.credential is not None:
+            shown = self.tables.credentials.get(op.credential.id)
+            may &= shown is not None and (shown.principal, shown.proof) == (op.principal, op.credential.proof)
+            may &= shown is not None and (shown.expires is None or shown.expires > self.recorded)
+        if not may:
+            raise NotAuthenticated("has ended")
         return True

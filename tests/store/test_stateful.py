@@ -56,6 +56,7 @@ from penstock.store.contract import (
     RemovePrincipal,
     Reoffer,
     Requeue,
+    RequireAdministrator,
     RequireLog,
     Result,
     Seal,
@@ -172,6 +173,8 @@ class StoreMachine(StagingRules, BuildRules):
             RemoveCredential(number),
             RemovePrincipal(name),
             ExpireCredentials(name, kind, data.draw(ends), data.draw(st.sampled_from(["t", ""]))),
+            RequireAdministrator(data.draw(st.sampled_from([None, name]))),
+            RequireAdministrator(name, credential),
         ]
         return data.draw(st.sampled_from(choices), label="operation")
 

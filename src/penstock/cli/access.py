@@ -211,9 +211,10 @@ def set_command(
     with administered(url, data) as client:
         found = known(client, name)
         texts, limits = grants or found.grants, _limits(found.limits, limit)
+        # First, as long as the one that asks may do that.
+        _add_credentials(client, name, certificate, curve_key, "")
         if grants or limit:
             client.access.put(name, texts, limits=limits, force=force)
-        _add_credentials(client, name, certificate, curve_key, "")
     print_result(
         {"principal": name, "grants": list(map(str, grants_of(texts))), "limits": _limits_document(limits)},
         f"{name} may {_sentence(grants_of(texts))}",

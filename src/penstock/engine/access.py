@@ -124,12 +124,12 @@ def _stream(principal: Principal, context: str, stream: str, needed: Right) -> V
 
 
 def own_mark(principal: Principal, request: Request) -> Request:
-    """The request, with a mark of the principal's own producer unless it may append everywhere.
+    """The request of a principal that may not append everywhere, with its mark as one of the principal's own producer.
 
     Otherwise a mark would tell where another principal has written, and could keep it from writing.
     """
     mark = getattr(request, "mark", None)
-    if mark is None or principal.may(Right.APPEND):
+    if mark is None:
         return request
     return replace(request, mark=replace(mark, owner=f"~{principal.name}/"))  # type: ignore[type-var]
 
@@ -388,10 +388,10 @@ class Access:
     def file_state(self) -> contract.AccessState | None:
         return None if self._file is None else _state_of(self._file.found)
 
-    async def reload(self, sparing: str | None = None) -> None:
+    async def reload(self, sparing: Login | None = None) -> None:
         """Read the principals again, and end the senders whose credentials or rights have changed.
 
-        Those of the principal `sparing` end a moment later: it gets the answer to what it has changed.
+        The sender `sparing` ends a moment later: it gets the answer to what it has changed.
         """
         assert self._context is not None
         if self._file is not None:
@@ -404,7 +404,7 @@ class Access:
         if found is not None and found.version > self._known.version:
             self._replace(Known.of(found), sparing)
 
-    async def reload_now(self, sparing: str | None = None) -> None:
+    async def reload_now(self, sparing: Login | None = None) -> None:
         """As `reload`, however busy the workers are: a change that is written must not be answered as an error."""
         while True:
             try:
@@ -412,16 +412,16 @@ class Access:
             except (Busy, TimedOut, WorkerDied):
                 await asyncio.sleep(RELOAD_AGAIN_S)
 
-    def _replace(self, known: Known, sparing: str | None = None) -> None:
+    def _replace(self, known: Known, sparing: Login | None = None) -> None:
         self._known = known
         self._end_stale(sparing)
 
-    def _end_stale(self, sparing: str | None = None) -> None:
+    def _end_stale(self, sparing: Login | None = None) -> None:
         now, clock = now_ticks(), time.monotonic()
         for login in [login for logins in self._logins.values() for login in logins]:
             if self._is_current(login, now):
                 continue
-            if login.ends_at is None and login.principal.name == sparing:
+            if login is sparing and login.ends_at is None:
                 # Once only: who changes its rights again and again ends, too.
                 login.ends_at = clock + OWN_CHANGE_S
             if login.ends_at is None or login.ends_at <= clock:
@@ -591,8 +591,8 @@ class AccessRequests:
                 "access", "is decided by the file of the setting access_file; change that file instead"
             )
         entry = self._audit.entry(caller.principal, "access", what, facts, always=True)
-        await self._context.write(contract.Transaction((*operations, *entry)))
-        await self._access.reload_now(sparing=caller.principal.name)
+        await self._context.write(contract.Transaction((*_still_allowed(caller), *operations, *entry)))
+        await self._access.reload_now(caller.sender)
 
     def _check_credential(self, principal: str, label: str, expires: int | None) -> None:
         _check_principal(principal)
@@ -603,6 +603,17 @@ class AccessRequests:
             raise InvalidRequest("label", f"is {label!r}; it may have no control characters")
         if expires is not None and expires <= now_ticks():
             raise InvalidRequest("expires", "is in the past")
+
+
+def _still_allowed(caller: Caller) -> tuple[contract.Operation, ...]:
+    """What the writer checks before a change: a sender that another change has ended meanwhile may not undo that."""
+    principal, sender = caller.principal, caller.sender
+    if sender is None:
+        return ()
+    if principal is not ANONYMOUS:
+        return (contract.RequireAdministrator(principal.name, sender.credential),)
+    # Who made the first principal still makes the token of it.
+    return () if sender.ends_at is not None else (contract.RequireAdministrator(None),)
 
 
 def _check_principal(name: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.engine import jobs
@@ -34,6 +34,9 @@ from penstock.settings import Settings
 from penstock.store import Store
 from penstock.store.contract import Operation, ReadLimits, Result, Search, Transaction
 
+if TYPE_CHECKING:
+    from penstock.engine.access import Login
+
 SCANNED_POSITIONS_MAX: Final = 4096
 """How far a scan that finds nothing goes before a subscription or queue saves its new position on disk."""
 AGAIN_S_MIN: Final = 0.001
@@ -48,6 +51,8 @@ class Caller(NamedTuple):
 
     principal: Principal
     view: View | None = None
+    sender: "Login | None" = None
+    """On which connection, of a change of principals; None: the program that runs the engine."""
 
 
 Handler = Callable[[Any, Any, Caller], Awaitable[Reply]]

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from penstock import model
 from penstock.engine import iterator_jobs, jobs
-from penstock.engine.access import Access, AccessRequests, authorize, own_mark
+from penstock.engine.access import Access, AccessRequests, Login, authorize, own_mark
 from penstock.engine.appends import AppendRequests, Checks, LogRequests, OnReply
 from penstock.engine.audit import Audit, audit_entry
 from penstock.engine.background import Eraser, Sealer, SpaceKeeper
@@ -41,7 +41,7 @@ from penstock.errors import (
     Unexpected,
     WriterBusy,
 )
-from penstock.model import AddMessages, Append, EventFilter, Principal, Reply, Request, now_ticks
+from penstock.model import AddMessages, Append, EventFilter, Principal, Reply, Request, Right, now_ticks
 from penstock.model.requests import Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
@@ -216,10 +216,12 @@ class Engine:
         refusal = self._disk.refusal()
         return None if refusal is None else f"appends are refused: {refusal.reason}"
 
-    async def execute(self, principal: Principal, request: Request, present: AnyEncoder | None = None) -> Reply:
+    async def execute(
+        self, principal: Principal, request: Request, present: AnyEncoder | None = None, sender: Login | None = None
+    ) -> Reply:
         """Carry out a request; its reply, or an exception. See `submit`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        abandon = self.submit(principal, request, partial(resolve, answer), present)
+        abandon = self.submit(principal, request, partial(resolve, answer), present, sender)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -232,7 +234,12 @@ class Engine:
             await self._context.write(Transaction(entry))
 
     def submit(
-        self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
+        self,
+        principal: Principal,
+        request: Request,
+        answer: OnReply,
+        present: AnyEncoder | None = None,
+        sender: Login | None = None,
     ) -> Abandon:
         """Carry out a request; `answer` is called exactly once, perhaps before this returns.
 
@@ -245,6 +252,7 @@ class Engine:
             view = None
             if not principal.may(needed := request.needs()):
                 view = authorize(principal, request, needed)
+            if not principal.may(Right.APPEND):
                 request = own_mark(principal, request)
             if isinstance(request, Append):
                 self._appends.append(request, answer)
@@ -254,7 +262,7 @@ class Engine:
                 raise ReaderBusy(len(self._tasks))
             else:
                 handler = self._handlers[type(request)]
-                return self._begin(handler(request, present, Caller(principal, view)), answer)
+                return self._begin(handler(request, present, Caller(principal, view, sender)), answer)
         except PenstockError as error:
             answer(error)
         except Exception as error:

@@ -261,7 +261,8 @@ class InFlightMessage:
                 self._only(self._pipeline.logins.identity(self.login))
             else:
                 present = self._framing.present
-                self._abandons.append(engine.submit(self.login.principal, request, self._only, present))
+                submitted = engine.submit(self.login.principal, request, self._only, present, self.login)
+                self._abandons.append(submitted)
         elif requests:
             self._engine = engine
             self._replies: dict[int, tuple[Reply | PenstockError, int]] = {}

@@ -90,6 +90,9 @@ class Scope(NamedTuple):
         if self.context == LOG_CONTEXT and self.stream:
             return f"{_LOG}{name}{end}"
         context = quote(self.context, _UNESCAPED)
+        if context.startswith(_LOG):
+            # As it is it would be the place of a log.
+            context = context.replace(":", "%3A", 1)
         return context if not self.stream and not self.is_exact else f"{context}/{name}{end}"
 
 

@@ -607,6 +607,18 @@ class ExpireCredentials(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class RequireAdministrator(Operation):
+    """Change nothing. Fails with NotAuthenticated unless who sends a change may still make it.
+
+    A principal must have the right admin everywhere, and its credential, if it has shown one. Without a principal: the
+    store must be open.
+    """
+
+    principal: str | None
+    credential: Credential | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetArrival(Operation):
     """The arrival of the store is in the audit now. Answers True; InvalidRequest if it was not to be told."""
 

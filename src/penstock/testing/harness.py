@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from penstock.client.sync import Portal
 from penstock.engine import Engine
+from penstock.engine.access import Login
 from penstock.engine.appends import OnReply
 from penstock.engine.context import Handlers
 from penstock.engine.engine import Abandon, AnyEncoder
@@ -108,10 +109,15 @@ class ThreadedEngine(Engine):
         return super()._table()
 
     def submit(
-        self, principal: Principal, request: Request, answer: OnReply, present: AnyEncoder | None = None
+        self,
+        principal: Principal,
+        request: Request,
+        answer: OnReply,
+        present: AnyEncoder | None = None,
+        sender: Login | None = None,
     ) -> Abandon:
         """Run a request, and answer it unless the engine was killed."""
-        return super().submit(principal, request, partial(self._answer, answer), present)
+        return super().submit(principal, request, partial(self._answer, answer), present, sender)
 
     def _answer(self, answer: Callable[[Reply | PenstockError], None], outcome: Reply | PenstockError) -> None:
         if not self.is_silent:

@@ -8,6 +8,7 @@ from penstock.errors import (
     InvalidRequest,
     LastAdministrator,
     LimitExceeded,
+    NotAuthenticated,
     OverLimit,
     PenstockError,
     PrincipalNotFound,
@@ -22,6 +23,7 @@ from penstock.store.contract import (
     Operation,
     RemoveCredential,
     RemovePrincipal,
+    RequireAdministrator,
     Stage,
     StoreCredential,
     StorePrincipal,
@@ -103,6 +105,39 @@ class AccessContract(StoreCase):
         assert first == [True]
         assert isinstance(second, LastAdministrator)
         assert list(principals(store)) == ["bob"]
+
+    def test_a_change_is_refused_once_who_makes_it_is_no_administrator_or_has_lost_its_credential(
+        self, store: Store, clock: Clock
+    ) -> None:
+        def may(principal: str | None, credential: Credential | None = None) -> bool:
+            before = store.access()
+            require = RequireAdministrator(principal, credential)
+            (found,) = store.write([Transaction((require, RemoveCredential("none")))])
+            assert store.access() == before
+            if isinstance(found, NotAuthenticated):
+                return False
+            assert found == [True, False]
+            return True
+
+        assert may(None)
+        assert not may("ann")
+        let_in(store, "ann", "bob", grants=("all:*",))
+        let_in(store, "eve", grants=("admin:shop",))
+        assert [may(None), may("ann"), may("eve"), may("nobody's")] == [False, True, False, False]
+        shown = token("t", "ann", clock.ticks + 10)
+        do_one(store, StoreCredential(shown))
+        others = token("u", "ann"), replace(shown, proof="1" * 64), replace(shown, principal="bob")
+        assert [may("ann", one) for one in (shown, *others)] == [True, False, False, True]
+        assert not may("bob", shown)
+        # Its end may have moved since it was shown.
+        assert may("ann", replace(shown, expires=None))
+        do_one(store, ExpireCredentials("ann", CredentialKind.TOKEN, clock.ticks, ""))
+        assert not may("ann", shown)
+        do_one(store, StoreCredential(shown))
+        do_one(store, StorePrincipal("ann", ("read:*",), Limits()))
+        assert not may("ann", shown)
+        do(store, RemovePrincipal("ann"), RemovePrincipal("bob"))
+        assert [may("ann", shown), may("bob"), may(None)] == [False, False, False]
 
     def test_names_differ_by_case_and_come_in_the_order_of_their_bytes(self, store: Store) -> None:
         let_in(store, "b", "a.b", "B", "a", "_", "a-b", "a@b")

@@ -1012,7 +1012,7 @@ SELECT coalesce(sum(bytes), 0)::bigint FROM stages WHERE starts_with(job, %(jobs
 -- Principals and credentials.
 
 -- name: principal
-SELECT name FROM principals WHERE name = %(name)s;
+SELECT grants FROM principals WHERE name = %(name)s;
 
 -- name: principal_count
 SELECT count(*) FROM principals;
@@ -1025,7 +1025,7 @@ ON CONFLICT (name) DO UPDATE SET grants = excluded.grants, limits = excluded.lim
 DELETE FROM principals WHERE name = %(name)s;
 
 -- name: credential
-SELECT principal FROM credentials WHERE id = %(id)s;
+SELECT principal, proof, expires FROM credentials WHERE id = %(id)s;
 
 -- name: credential_count
 SELECT count(*) FROM credentials;

@@ -687,7 +687,7 @@ SELECT coalesce(sum(bytes), 0) FROM stages WHERE substr(job, 1, length(:jobs)) =
 -- Principals and credentials.
 
 -- name: principal
-SELECT name FROM principals WHERE name = :name;
+SELECT grants FROM principals WHERE name = :name;
 
 -- name: principal_count
 SELECT count(*) FROM principals;
@@ -700,7 +700,7 @@ ON CONFLICT (name) DO UPDATE SET grants = excluded.grants, limits = excluded.lim
 DELETE FROM principals WHERE name = :name;
 
 -- name: credential
-SELECT principal FROM credentials WHERE id = :id;
+SELECT principal, proof, expires FROM credentials WHERE id = :id;
 
 -- name: credential_count
 SELECT count(*) FROM credentials;

@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict
 from typing import Final
 
-from penstock.errors import InvalidRequest, LastAdministrator, LimitExceeded, PrincipalNotFound
+from penstock.errors import InvalidRequest, LastAdministrator, LimitExceeded, NotAuthenticated, PrincipalNotFound
 from penstock.model import Credential, Limits, PrincipalInfo
 from penstock.model.access import is_administrator
 from penstock.store import contract
@@ -88,6 +88,23 @@ def expire_credentials(db: Database, op: contract.ExpireCredentials, now: int) -
     db.later(
         "expire_credentials", {"principal": op.principal, "kind": op.kind, "until": op.until, "except_id": op.except_id}
     )
+    return True
+
+
+def require_administrator(db: Database, op: contract.RequireAdministrator, now: int) -> bool:
+    """Raise NotAuthenticated for a sender whose rights or credential ended while its change was on the way."""
+    known = None if op.principal is None else db.row("principal", {"name": op.principal})
+    may = changed_at(db) == 0 if op.principal is None else known is not None and is_administrator(known[0].split())
+    if op.credential is not None:
+        shown = db.row("credential", {"id": op.credential.id})
+        may = (
+            may
+            and shown is not None
+            and shown[:2] == (op.principal, op.credential.proof)
+            and (shown[2] is None or shown[2] > now)
+        )
+    if not may:
+        raise NotAuthenticated("the rights or the credential of this sender have just ended; nothing is changed")
     return True
 
 

@@ -325,6 +325,7 @@ HANDLERS: Final[dict[type[Operation], Callable[[Batch, Any], Result | Deferred]]
     contract.RemovePrincipal: lambda batch, op: access.remove_principal(batch.db, op, batch.recorded),
     contract.StoreCredential: lambda batch, op: access.store_credential(batch.db, op, batch.recorded),
     contract.RemoveCredential: lambda batch, op: access.remove_credential(batch.db, op, batch.recorded),
+    contract.RequireAdministrator: lambda batch, op: access.require_administrator(batch.db, op, batch.recorded),
     contract.ForgetArrival: lambda batch, _op: access.forget_arrival(batch.db),
     contract.ExpireCredentials: lambda batch, op: access.expire_credentials(batch.db, op, batch.recorded),
 }
