@@ -76,6 +76,7 @@ UNIT: Final = (
     "tests/backup/test_incremental.py",
     "tests/backup/test_ledger.py",
     "tests/cli/test_json.py",
+    "tests/client/test_names.py",
     "tests/gates/test_in_flight.py",
     "tests/gates/test_remits_budget.py",
     "tests/history/test_texts.py",

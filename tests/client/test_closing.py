@@ -127,7 +127,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     names = {name for name in vars(Client) if not name.startswith("_")} - {"close", "url"}
     assert names == set(tried.split())
     assert {name for name in vars(Subscription) if not name.startswith("_")} == {
-        *("id", "fetch", "progress", "set", "batches", "inner")
+        *("id", "fetch", "progress", "set", "batches")
     }
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
         *("take", "declare", "acknowledge", "release", "settle", "next"),

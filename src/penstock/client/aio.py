@@ -125,7 +125,7 @@ class AsyncClient:
         backward: bool = False,
         limit: int | None = None,
     ) -> AsyncGenerator[list[Event], None]:
-        """Events of a stream from sequence `start` to `end`, or down to it; at most `limit`. Page by page."""
+        """Events of a stream from sequence `start` to `end`, or down to it; at most `limit`. Read page by page."""
         sequence = start if start is not None else (0 if backward else 1)
         while limit is None or limit > 0:
             request = model.ReadStream(context, stream, sequence, end, limit, backward)
@@ -172,7 +172,10 @@ class AsyncClient:
         types: Collection[str] | None = None,
         until: int | None = None,
     ) -> AsyncGenerator[list[Event], None]:
-        """Everything from a position on: of a context, of streams that begin with `filter`, of some types. In pages."""
+        """Everything from a position on: of a context, of streams that begin with `filter`, of some types.
+
+        Read in pages.
+        """
         range = HistoryRange(position, context=context, filter=filter, types=types, until=until)
         return reader.event_pages(self._calls, range)
 
@@ -199,7 +202,7 @@ class AsyncClient:
         filter: str = "",
         types: Collection[str] | None = None,
     ) -> AsyncGenerator[list[Event], None]:
-        """Everything from a position on, then new events as they arrive, without end. In pages."""
+        """Everything from a position on, then new events as they arrive, without end. Read in pages."""
         range = HistoryRange(position, context=context, filter=filter, types=types)
         return reader.event_pages(self._calls, range, follow=True)
 
@@ -324,7 +327,7 @@ class AsyncClient:
         return {info.id for info in erasures if info.finished is None}
 
     async def erasure_pages(self, *, open: bool = False) -> AsyncGenerator[list[model.ErasureInfo], None]:
-        """The ledger of erasures, oldest first, or only the unfinished ones. In pages."""
+        """The ledger of erasures, oldest first, or only the unfinished ones. Read in pages."""
         async with aclosing(self._calls.list_pages(model.ListErasures(), "id")) as pages:
             async for page in pages:
                 yield [info for info in page if not open or info.finished is None]
@@ -353,7 +356,7 @@ class AsyncClient:
         return await self._calls.list_all(model.ListContexts(), "name")
 
     def stream_infos(self, context: str, filter: str = "") -> AsyncGenerator[list[model.StreamInfo], None]:
-        """Streams of a context by name, and how many events each has. In pages."""
+        """Streams of a context by name, and how many events each has. Read in pages."""
         return self._calls.list_pages(model.ListStreams(context, filter), "name")
 
     streams = flattened(stream_infos)

@@ -15,10 +15,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import count
+from types import GenericAlias
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
 from penstock import model
+from penstock.client.derived import derived, item_of, own_copy
 from penstock.client.transport import Channel, unsent_error
 from penstock.errors import (
     AnswerMalformed,
@@ -352,15 +354,19 @@ def flattened(
     pages: Callable[Concatenate[C, P], AsyncGenerator[list[T], None]],
 ) -> Callable[Concatenate[C, P], AsyncGenerator[T, None]]:
     """From pages of items to items."""
+    own = own_copy(pages)
 
-    async def items(self: C, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
-        async with aclosing(pages(self, *args, **kwargs)) as source:
-            async for page in source:
-                for item in page:
-                    yield item
+    def items(self: C, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
+        return _items(own(self, *args, **kwargs))
 
-    items.__doc__ = pages.__doc__
-    return items
+    return derived(items, own, lambda kind: GenericAlias(AsyncGenerator, (item_of(item_of(kind)), None)))
+
+
+async def _items(pages: AsyncGenerator[list[T], None]) -> AsyncGenerator[T, None]:
+    async with aclosing(pages):
+        async for page in pages:
+            for item in page:
+                yield item
 
 
 # --- commits: mistakes that a wire cannot carry are found before anything is sent ---------------------------------

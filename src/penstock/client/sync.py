@@ -13,7 +13,8 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
-from functools import partial, wraps
+from functools import partial
+from types import GenericAlias
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from penstock.client.access import AsyncAccess
@@ -21,6 +22,7 @@ from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
 from penstock.client.blocking import BlockingTransport
 from penstock.client.bulk import Commit, CommitFeed, ManyAppended, Written
 from penstock.client.consumers import AsyncQueue, AsyncSubscription, AsyncTransaction, QueueBatch, SubscriptionBatch
+from penstock.client.derived import derived, item_of, own_copy, redirected
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
 from penstock.client.tokens import Token
@@ -176,55 +178,54 @@ class Blocking(Generic[A]):
 
 def blocking(method: Callable[Concatenate[A, P], Awaitable[R]]) -> Callable[Concatenate[Any, P], R]:
     """A method that waits for its result."""
+    own = own_copy(method)
 
-    @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._runner.run(method(self._inner, *args, **kwargs))
+        return self._runner.run(own(self._inner, *args, **kwargs))
 
-    return call
+    return derived(call, own)
 
 
 def iterating(method: Callable[Concatenate[A, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
     """A method that returns a plain iterator."""
+    own = own_copy(method)
 
-    @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._runner.iterate(method(self._inner, *args, **kwargs))
+        return self._runner.iterate(own(self._inner, *args, **kwargs))
 
-    return call
+    return derived(call, own, lambda kind: GenericAlias(Iterator, item_of(kind)))
 
 
 def flattening(
     method: Callable[Concatenate[A, P], AsyncIterator[list[T]]],
 ) -> Callable[Concatenate[Any, P], Iterator[T]]:
     """A method that returns a plain iterator over the items of all pages."""
+    own = own_copy(method)
 
-    @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        for page in self._runner.iterate(method(self._inner, *args, **kwargs)):
-            yield from page
+        return _items(self._runner.iterate(own(self._inner, *args, **kwargs)))
 
-    return call
+    return derived(call, own, lambda kind: GenericAlias(Iterator, item_of(item_of(kind))))
 
 
-def on_loop(call: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+def _items(pages: Iterator[list[T]]) -> Iterator[T]:
+    for page in pages:
+        yield from page
+
+
+def on_loop(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
     """A method of the client that runs tasks of its own, and needs an event loop for them."""
-
-    @wraps(call)
-    def on_loop_call(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return call(self._on_loop(), *args, **kwargs)
-
-    return on_loop_call
+    return redirected(method, lambda client: client._on_loop())
 
 
 def wrapping(method: Callable[Concatenate[AsyncClient, P], A], plain: type[W]) -> Callable[Concatenate[Any, P], W]:
     """A method that returns the plain class around what the other client's method returns."""
+    own = own_copy(method)
 
-    @wraps(method)
     def call(self: Blocking[AsyncClient], /, *args: P.args, **kwargs: P.kwargs) -> W:
-        return plain(self._runner, method(self._inner, *args, **kwargs))
+        return plain(self._runner, own(self._inner, *args, **kwargs))
 
-    return call
+    return derived(call, own, lambda _: plain)
 
 
 # --- the plain classes --------------------------------------------------------------------------------------------
@@ -241,10 +242,6 @@ class Subscription(Blocking[AsyncSubscription]):
     progress = blocking(AsyncSubscription.progress)
     set = blocking(AsyncSubscription.set)
     batches = iterating(AsyncSubscription.batches)
-
-    @property
-    def inner(self) -> AsyncSubscription:
-        return self._inner
 
     __iter__ = flattening(AsyncSubscription.batches)
 
@@ -298,7 +295,7 @@ class Transaction(Blocking[AsyncTransaction]):
         self._inner.acknowledge(batch)
 
     def progress(self, subscription: Subscription, batch: SubscriptionBatch) -> None:
-        self._inner.progress(subscription.inner, batch)
+        self._inner.progress(subscription._inner, batch)
 
     def __enter__(self) -> Self:
         return self
