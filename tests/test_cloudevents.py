@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 from base64 import b64encode
+from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -320,6 +322,13 @@ def test_objects_of_the_cloudevents_package_go_both_ways(data: Any) -> None:
     assert out.get_data() == data
     assert out.get_time() == event.get_time()
     assert {**event.get_attributes(), **WHERE}.items() <= out.get_attributes().items()
+
+
+def test_an_object_whose_time_has_no_time_zone_is_refused() -> None:
+    attributes = {"id": ID, "source": "penstock:shop", "type": "T", "time": datetime(2026, 11, 15)}  # noqa: DTZ001
+    event = SimpleNamespace(get_attributes=lambda: attributes, get_data=lambda: None)
+    with pytest.raises(NotACloudEvent, match="2026-11-15T00:00:00 has no time zone"):
+        from_object(event)
 
 
 def test_the_cloudevents_package_reads_what_is_written_here_and_the_other_way_round() -> None:

@@ -162,7 +162,8 @@ def test_an_event_to_append_takes_its_id_in_every_form_and_any_bytes() -> None:
         ({"id": "order-1"}, "event id is 'order-1'; pass a UUID, its text or its 16 bytes"),
         ({"id": b"1"}, "event id is b'1'; pass"),
         ({"id": 1}, "event id is 1; pass"),
-        ({"time": "2026-11-15"}, "time of an event is '2026-11-15'; pass a datetime"),
+        ({"time": datetime(2026, 11, 15)}, "time 2026-11-15T00:00:00 has no time zone: add tzinfo=UTC"),  # noqa: DTZ001
+        ({"time": "2026-11-15"}, "time is '2026-11-15'; pass a datetime, such as datetime.now(UTC)"),
         ({"body": "\ud800"}, "body is not valid Unicode"),
     ],
 )

@@ -17,10 +17,18 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID, uuid5
 
-from penstock.errors import PenstockError
+from penstock.errors import InvalidRequest, PenstockError
 from penstock.model import Event, NewEvent, check_context, check_stream, check_type, now_ticks, ticks_of_datetime
 from penstock.model.events import compact
-from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND, datetime_of, stamp_of, text_of_ticks, ticks_of
+from penstock.model.times import (
+    TICKS_MAX,
+    TICKS_PER_SECOND,
+    datetime_of,
+    stamp_of,
+    text_of_ticks,
+    ticks_of,
+    ticks_of_time,
+)
 
 BASE: Final = "penstock:"
 """Prefix of a source that names a context."""
@@ -113,7 +121,10 @@ def from_object(value: Any, *, context: str | None = None, stream: str | None = 
     """An object of the `cloudevents` package. Raises NotACloudEvent; see `from_structured`."""
     attributes, data = dict(value.get_attributes()), value.get_data()
     if isinstance(when := attributes.get("time"), datetime):
-        attributes["time"] = text_of_ticks(ticks_of_datetime(when))
+        try:
+            attributes["time"] = text_of_ticks(ticks_of_time(when))
+        except InvalidRequest as error:
+            raise NotACloudEvent("time", error.reason) from None
     if data is None or isinstance(data, bytes | bytearray):
         return _taken(attributes, bytes(data or b""), context, stream, base)
     return _taken(attributes, _body(data, attributes.get("datacontenttype")), context, stream, base)

@@ -6,8 +6,9 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -174,6 +175,44 @@ def test_what_no_server_takes_is_not_sent(way: Way, client: Client, context: str
         client.append(context, "s", [penstock.event("Large", bytes(size + 1))])
     assert caught.value.limit == limit
     assert client.append(context, "s", one()).sequence == 1
+
+
+# ---------------------------------------------------------------- times
+
+
+TIMES: Final[dict[str, Callable[[Client, datetime], object]]] = {
+    "event": lambda _client, time: penstock.event("T", time=time),
+    "position_of": lambda client, time: client.position_of(time, context="c"),
+    "subscription": lambda client, time: client.subscription("s", context="c", start=time),
+    "Subscription.set": lambda client, time: client.subscription("s", context="c").set(time),
+    "queue": lambda client, time: client.queue("c", "q", start=time),
+    "Queue.reset": lambda client, time: client.queue("c", "q").reset(time),
+    "Access.issue_token": lambda client, time: client.access.issue_token("p", expires=time),
+}
+
+
+@pytest.mark.over("penstock", both=True)
+@pytest.mark.parametrize("name", TIMES)
+def test_a_time_without_a_time_zone_is_refused(client: Client, name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        TIMES[name](client, datetime(2026, 11, 15, 6))  # noqa: DTZ001
+    asked = "add tzinfo=UTC, or call .astimezone() if it is a local time"
+    assert caught.value.reason == f"2026-11-15T06:00:00 has no time zone: {asked}"
+    assert caught.value.field in ("time", "start", "expires")
+    with pytest.raises(InvalidRequest, match="pass a datetime, such as"):
+        TIMES[name](client, "2026-11-15")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="outside the years 1 to 9999 in UTC"):
+        TIMES[name](client, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))))
+
+
+def test_a_time_of_any_time_zone_is_the_moment_that_it_is(client: Client, context: str) -> None:
+    moment = datetime(2026, 11, 15, 6, tzinfo=UTC)
+    first = client.append(context, "s", [penstock.event("T", time=moment)]).position
+    for zone in (timezone(timedelta(hours=-7)), None):
+        client.append(context, "s", [penstock.event("T", time=moment.astimezone(zone))])
+        assert client.position_of(moment.astimezone(zone), context=context) == first
+        assert client.position_of(moment.astimezone(zone) + timedelta(seconds=1), context=context) is None
+    assert [event.timestamp for event in client.read_stream(context, "s")] == [moment] * 3
 
 
 # ---------------------------------------------------------------- deadlines

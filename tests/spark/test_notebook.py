@@ -35,6 +35,8 @@ def test_events_are_those_of_the_options(spark: SparkSession, url: str) -> None:
     assert rows.count() == 3
     late = events(spark, url, context="shop", startTime=NOON + timedelta(hours=1), endTime=NOON + timedelta(hours=3))
     assert sorted(row.position for row in late.collect()) == [2, 3]
+    with pytest.raises(InvalidRequest, match="startTime 2024-05-01T12:00:00 has no time zone"):
+        events(spark, url, startTime=NOON.replace(tzinfo=None))
 
 
 SCHEMA = StructType([StructField("customer", StringType()), StructField("amount", LongType())])

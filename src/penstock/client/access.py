@@ -6,7 +6,7 @@ from datetime import datetime
 from penstock import model
 from penstock.client.calls import Calls
 from penstock.errors import InvalidRequest
-from penstock.model import NO_LIMITS, Done, Limits, grants_of, ticks_of_datetime
+from penstock.model import NO_LIMITS, Done, Limits, grants_of, ticks_of_time
 
 
 class AsyncAccess:
@@ -66,4 +66,4 @@ class AsyncAccess:
 
 
 def _ticks(time: datetime | None) -> int | None:
-    return None if time is None else ticks_of_datetime(time)
+    return None if time is None else ticks_of_time(time, "expires")

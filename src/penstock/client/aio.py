@@ -210,7 +210,7 @@ class AsyncClient:
 
     async def position_of(self, time: datetime, *, context: str, filter: str = "") -> int | None:
         """The first position of a context whose event time is at or after a time, if there is one."""
-        request = model.FindPosition(context, filter, model.ticks_of_datetime(time))
+        request = model.FindPosition(context, filter, model.ticks_of_time(time))
         return (await self._calls.ask(request, model.Found)).position
 
     # -- consuming

@@ -11,7 +11,7 @@ from penstock import model
 from penstock.client.calls import Calls, append_of, flattened, refusal_of
 from penstock.client.reader import WAIT_S_MAX
 from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved
-from penstock.model import ANY, Append, Appended, Delivery, Done, Event, NewEvent, QueueReceipt, ticks_of_datetime
+from penstock.model import ANY, Append, Appended, Delivery, Done, Event, NewEvent, QueueReceipt, ticks_of_time
 
 DELIVERIES_MAX: Final = 10
 """How often a consumer acknowledges a batch that the server delivers again, as it does after a restart."""
@@ -25,7 +25,7 @@ NO_ALLOCATION: Final = -1
 
 def start_ticks(start: datetime | None) -> int:
     """A start time; None is the beginning of the history."""
-    return 0 if start is None else ticks_of_datetime(start)
+    return 0 if start is None else ticks_of_time(start, "start")
 
 
 class SubscriptionBatch(list[Event]):

@@ -143,6 +143,7 @@ from penstock.model.times import (
     stamp_of,
     ticks_of,
     ticks_of_datetime,
+    ticks_of_time,
     ticks_of_unix_ns,
     unix_ns_of,
 )

@@ -26,7 +26,7 @@ from penstock.model.times import (
     stamp_of,
     text_of_stamp,
     ticks_of,
-    ticks_of_datetime,
+    ticks_of_time,
 )
 
 # --- names ----------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def event(
 ) -> NewEvent:
     """An event to append. Bytes are its body as they are, text is encoded, anything else becomes JSON.
 
-    Raises NotJson, or InvalidRequest for an id or a time that is none.
+    Raises NotJson, or InvalidRequest for an id that is none, or a time that is none or has no time zone.
     """
     if not isinstance(body, bytes):
         body = _bytes_of(body)
@@ -242,7 +242,7 @@ def new_event(
 ) -> NewEvent:
     """An event with a random id and the present time unless they are given."""
     number = random_id() if id is None else _id_of(id)
-    stamp = _UTC | (UNIX_EPOCH_TICKS + time_ns() // 100 if time is None else _ticks_of(time))
+    stamp = _UTC | (UNIX_EPOCH_TICKS + time_ns() // 100 if time is None else ticks_of_time(time))
     return _make((number, stamp, type, headers or None, body))
 
 
@@ -255,12 +255,6 @@ def _id_of(id: UUID | bytes | str) -> bytes:
         return UUID(id).bytes  # type: ignore[arg-type]
     except (ValueError, AttributeError, TypeError):
         raise InvalidRequest("event id", f"is {id!r}; pass a UUID, its text or its 16 bytes") from None
-
-
-def _ticks_of(time: datetime) -> int:
-    if not isinstance(time, datetime):
-        raise InvalidRequest("time", f"of an event is {time!r}; pass a datetime")
-    return ticks_of_datetime(time)
 
 
 _make = partial(tuple.__new__, NewEvent)

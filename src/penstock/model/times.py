@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
+from penstock.errors import InvalidRequest
+
 KIND_UNSPECIFIED: Final = 0
 KIND_UTC: Final = 1
 KIND_LOCAL: Final = 2
@@ -58,6 +60,19 @@ def ticks_of_datetime(moment: datetime) -> int:
     """Ticks of a datetime; one without an offset is UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (aware - _YEAR_ONE) // timedelta(microseconds=1) * TICKS_PER_US
+
+
+def ticks_of_time(time: datetime, what: str = "time") -> int:
+    """Ticks of a time that a program gives. Raises InvalidRequest, also for one that could mean several moments."""
+    if not isinstance(time, datetime):
+        raise InvalidRequest(what, f"is {time!r}; pass a datetime, such as datetime.now(UTC)")
+    if time.utcoffset() is None:
+        known = "add tzinfo=UTC, or call .astimezone() if it is a local time"
+        raise InvalidRequest(what, f"{time.isoformat()} has no time zone: {known}")
+    ticks = ticks_of_datetime(time)
+    if not 0 <= ticks <= TICKS_MAX:
+        raise InvalidRequest(what, f"{time.isoformat()} is outside the years 1 to 9999 in UTC")
+    return ticks
 
 
 def datetime_of(ticks: int) -> datetime:

@@ -9,6 +9,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidRequest
+from penstock.model.times import text_of_ticks, ticks_of_time
 
 VARIANT: Final = object()
 """Makes `typed` return bodies as Spark's VARIANT, which needs no schema."""
@@ -25,7 +26,7 @@ def events(spark: SparkSession, url: str, *, context: str | None = None, **optio
     given: dict[str, str] = {}
     for name, value in {"url": url, "context": context, **options}.items():
         if isinstance(value, datetime):
-            given[name] = value.isoformat()
+            given[name] = text_of_ticks(ticks_of_time(value, name))
         elif isinstance(value, Iterable) and not isinstance(value, str):
             given[name] = ",".join(value)
         elif value is not None:
