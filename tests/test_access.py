@@ -114,6 +114,14 @@ def test_a_view_leaves_of_a_filter_exactly_what_it_has(
         assert is_seen
 
 
+def test_a_grant_for_streams_that_begin_with_a_star_shows_no_others() -> None:
+    view = Principal("p", grants_of(("read:shop/%2A*",))).views[Right.READ]
+    for asked in (EventFilter(), EventFilter("shop"), EventFilter("shop", "*")):
+        left = asked.seen_by(view)
+        assert left.wants_stream("shop", "*sale")
+        assert not left.wants_stream("shop", "order-1")
+
+
 def test_the_audit_is_read_with_its_own_right_only() -> None:
     everything, auditor = (Principal("p", grants_of(texts)) for texts in (("read,append,consume,admin",), ("audit",)))
     assert not everything.may(Right.READ)

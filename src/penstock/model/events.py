@@ -336,5 +336,7 @@ class EventFilter:
         if len(scopes) == 1 and scopes[0].context is not None:
             # Indexes find one context and prefix quickly.
             prefix = max(self.prefix, scopes[0].stream, key=len)
-            return EventFilter(scopes[0].context, prefix, self.types, View(scopes) if scopes[0].is_exact else None)
+            # A grant can name streams that begin with a star, and as a filter a star alone is all streams.
+            is_enough = not scopes[0].is_exact and prefix != "*"
+            return EventFilter(scopes[0].context, prefix, self.types, None if is_enough else View(scopes))
         return replace(self, within=View(scopes))
