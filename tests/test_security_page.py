@@ -13,12 +13,14 @@ from typing import Final
 import pytest
 from prometheus_client import generate_latest
 
+import penstock
+from penstock import testing
 from penstock.engine.access import Usage
 from penstock.engine.access_file import parsed
 from penstock.engine.metrics import Metrics
 from penstock.errors import InvalidRequest
 from penstock.model import CredentialKind, Grant, Limits
-from penstock.model.access import GRANTS_MAX, RIGHTS
+from penstock.model.access import GRANTS_MAX, RIGHTS, check_credential
 from penstock.store.tables.access import CREDENTIALS_MAX, PRINCIPALS_MAX
 from scripts.security_page import page_with_table, rights_table
 from tests.test_server import ONE_WORKER, PENSTOCK, Served, environment
@@ -53,6 +55,26 @@ def names_in(table: str) -> list[str]:
 def test_the_table_of_rights_is_that_of_the_requests() -> None:
     assert page_with_table(PAGE) == PAGE, "run make docs"
     assert rights_table() in PAGE
+
+
+def test_the_pages_own_authority_issues_a_certificate_that_clients_trust(tmp_path: Path) -> None:
+    (commands,) = [block for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if "-keyout ca.key" in block]
+    subprocess.run(["sh", "-ec", commands], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    with testing.server(tls_cert=str(tmp_path / "server.pem"), tls_key=str(tmp_path / "server.key")) as server:
+        port = server.url.partition("?")[0].rpartition(":")[2]
+        with penstock.connect(f"penstock://localhost:{port}?tls&tls_ca={tmp_path / 'ca.pem'}") as client:
+            assert client.whoami().principal == "anonymous"
+    (fingerprint,) = re.findall(r'"\$\((openssl x509 .*?)\)"', PAGE)
+    done = subprocess.run(
+        ["sh", "-ec", fingerprint.replace("shop.pem", "server.pem")],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert check_credential(CredentialKind.CERTIFICATE, done.stdout.strip()) is None
+    assert done.stdout.startswith("sha256:")
 
 
 @pytest.mark.parametrize("text", GRANTS)

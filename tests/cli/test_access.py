@@ -80,6 +80,13 @@ def test_init_does_not_make_an_administrator_of_another_principal(data: Path) ->
     assert "--name" in done.err
 
 
+def test_init_does_not_close_a_store_if_it_cannot_make_the_token(tmp_path: Path) -> None:
+    done = on(tmp_path / "open", "init", "--label", "a\x1bb")
+    assert (done.code, done.out) == (2, "")
+    assert "--label is 'a\\x1bb'; it may have no control characters" in done.err
+    assert not (tmp_path / "open").exists()
+
+
 def test_init_says_what_to_do_when_a_server_has_the_store(data: Path) -> None:
     with penstock.connect(f"sqlite:///{data}"):
         done = on(data, "init")
@@ -145,6 +152,26 @@ def test_add_does_not_change_a_principal(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--certificate", "sha256:zz", "a fingerprint is sha256: and 64 hexadecimal digits"),
+        ("--curve-key", "short", "a public key of CURVE has 40 characters"),
+        ("--label", "a\x1bb", "it may have no control characters"),
+        ("--certificate", "a.example.com", "is one of shop already; revoke it there first"),
+    ],
+)
+def test_add_leaves_no_principal_behind_if_it_cannot_do_all_of_it(
+    option: str, value: str, why: str, data: Path
+) -> None:
+    assert on(data, "set", "shop", "--certificate", "a.example.com").code == 0
+    failed = on(data, "add", "ann", "read:shop", option, value)
+    assert (failed.code, failed.out) == (1, "")
+    assert why in failed.err
+    assert "ann" not in on(data, "list").out
+    one_line(on(data, "add", "ann", "read:shop"))
+
+
+@pytest.mark.parametrize(
     ("words", "why"),
     [
         (("add", "ann", "write:shop"), "has the right 'write'; there are read, append, consume, admin, audit, all"),
@@ -152,6 +179,7 @@ def test_add_does_not_change_a_principal(data: Path) -> None:
         (("add", "ann", "audit:shop"), "write audit alone"),
         (("add", "a b", "read"), "a name has 1 to 100 letters"),
         (("add", "nobody", "read"), "stands for clients without a principal"),
+        (("add", "files", "read"), "stands for the owner of the store's files in the audit"),
         (("add", "ann", "read", "--expires", "2020-01-01"), "'2020-01-01' is in the past"),
         (("add", "ann", "read", "--expires", "soon"), "'soon' is no time; write 30d, 2027-01-01 or never"),
         (("add", "ann", "read", "--limit", "speed=1"), "it must be LIMIT=N, and there are connections_max,"),
@@ -437,3 +465,25 @@ def test_check_file_reads_a_file_as_the_server_does(file: Path) -> None:
     done = run("access", "check-file", file)
     assert (done.code, done.out) == (1, "")
     assert "has the right 'fly'; there are read," in done.err
+
+
+def test_principals_of_a_file_have_no_times(file: Path) -> None:
+    token, line = new_token()
+    written(file, line, grants="all")
+    with server(access_file=str(file)) as served:
+        environment = variables(served.url, PENSTOCK_TOKEN=token)
+        listed = run("access", "list", env=environment)
+        assert re.search(r"^ +shop +all:\* +1 +- *$", listed.out, re.MULTILINE), listed.out
+        assert "created    -\nchanged    -" in run("access", "show", "shop", env=environment).out
+        one = json.loads(run("access", "list", "--json", env=environment).out)
+        assert (one["created"], one["changed"]) == (None, None)
+
+
+def test_a_file_that_every_user_can_write_is_refused(file: Path) -> None:
+    written(file)
+    file.chmod(0o666)
+    done = run("access", "check-file", file)
+    assert (done.code, done.out) == (1, "")
+    assert f"every user can write {file}, and so become an administrator: chmod o-w {file}" in done.err
+    file.chmod(0o664)
+    assert run("access", "check-file", file).code == 0

@@ -1,14 +1,18 @@
 """Where commands look for a server, and what they say if there is none."""
 
+import json
 import socket
 from pathlib import Path
 
 import pytest
 import typer
 
-from penstock.cli.connection import address_of, default_url
+import penstock
+from penstock.cli.connection import address_of, default_url, error_line
 from penstock.cli.options import moment
+from penstock.errors import CannotConnect
 from penstock.testing import Server
+from tests.certificates import Authority
 from tests.cli.support import called as command
 from tests.cli.support import run, run_process, variables
 
@@ -70,6 +74,25 @@ def test_what_answers_and_is_no_penstock_is_told(served: Server) -> None:
     code, out, err = command("contexts", "--url", f"penstock://127.0.0.1:{port}")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert f"the server at penstock://127.0.0.1:{port} is not a Penstock server, or speaks another protocol" in err
+
+
+def test_a_server_that_speaks_tls_over_http_is_said_to(tmp_path: Path) -> None:
+    own = Authority(tmp_path).issue("own", "127.0.0.1")
+    with Server(tls_cert=str(own.cert), tls_key=str(own.key)) as secure:
+        place = secure.http.removeprefix("https://")
+        reason = f"no encrypted connection to http://{place}: the server at {place} speaks TLS: add ?tls"
+        assert command("sessions", "--http", place) == (1, "", f"penstock: {reason}\n")
+
+
+def test_nobody_is_told_to_start_a_server_that_ended_a_handshake(tmp_path: Path) -> None:
+    assert run("access", "curve-keygen", "--out", tmp_path / "key").code == 0
+    other = json.loads(run("access", "curve-keygen", "--json", "--out", tmp_path / "other").out)["in_url"]
+    with Server(curve_secret_key=str(tmp_path / "key")) as served:
+        url = f"{served.zmq_url.partition('?')[0]}?curve_server_key={other}"
+        with pytest.raises(CannotConnect) as caught, penstock.connect(url, timeout=0.5) as client:
+            client.stats()
+    line = error_line(caught.value)
+    assert line.endswith("check that curve_server_key is the public key that its log names")
 
 
 def test_a_store_that_is_served_is_asked_for_through_its_server(served: Server) -> None:

@@ -95,7 +95,9 @@ def test_a_command_shows_its_token(guarded: Guarded, tmp_path: Path, arguments: 
 def test_sessions_are_listed_and_kicked_with_a_token(guarded: Guarded) -> None:
     http = guarded.server.http.removeprefix("http://")
     with penstock.connect(guarded.server.url, token=guarded.token("root")):
-        assert run("sessions", "--http", http).code == 1
+        refused = run("sessions", "--http", http)
+        assert refused.code == 1
+        assert "send the header Authorization: Bearer TOKEN (of commands --token or PENSTOCK_TOKEN)" in refused.err
         done = guarded.run("sessions", "--http", http, "--json")
         assert done.code == 0
         assert guarded.run("kick", "mq-999", "--http", http).err == "penstock: there is no session mq-999\n"

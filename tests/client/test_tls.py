@@ -192,6 +192,10 @@ def test_a_client_certificate_that_is_refused_says_so(
     [
         ("tls_ca=none.pem", "tls_ca none.pem cannot be read: no such file or directory"),
         ("tls_ca={shop.key}", "tls_ca {shop.key} cannot be used: it must be PEM"),
+        (
+            "tls_cert={shop.cert}",
+            "tls_cert {shop.cert} cannot be used: it must be PEM, with the key in it or in tls_key",
+        ),
         ("tls_cert=none.pem", "tls_cert none.pem with its key cannot be read: no such file or directory"),
         ("tls_cert={shop.cert}&tls_key={foreign.key}", "tls_cert {shop.cert} with its key do not belong together"),
     ],

@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock.errors import CannotListen, NotAllowed, NotAuthenticated
 from penstock.testing import server as tested
+from tests.cli.support import run
 from tests.gates.mq_client import MqBinary, MqClient
 from tests.gates.remits_client import Failure, Remits
 from tests.gates.res_client import PATIENCE_S, Client, Older, Rc01, Res01, WithOriginalTag
@@ -141,6 +142,22 @@ def test_a_closed_server_asks_original_clients_for_a_principal(tmp_path: Path) -
 
 
 def test_a_gate_cannot_stand_for_a_principal_that_does_not_exist(tmp_path: Path) -> None:
-    closed(tmp_path)
-    with pytest.raises(CannotListen, match="mq_as is ann, and there is no such principal"):
+    data = f"--data {tmp_path}"
+    add = f"add ann GRANT --no-token {data}"
+    with pytest.raises(CannotListen) as refused:
         tested(tmp_path, mq_as="ann")
+    first = f"make an administrator with penstock access init {data}, and then ann with penstock access {add}"
+    assert str(refused.value).endswith(f"mq_as is ann, and there is no such principal; {first}")
+    # What it says works while the server is down.
+    for command in (f"init {data}", add.replace("GRANT", "read")):
+        assert run("access", *command.split()).code == 0
+    with tested(tmp_path, mq_as="ann") as server, penstock.connect(server.url, token="") as client:
+        assert client.whoami().principal == "ann"
+    with pytest.raises(CannotListen) as refused:
+        tested(tmp_path, mq_as="eve")
+    second = add.replace("add ann", "add eve")
+    assert str(refused.value).endswith(f"no such principal; make it with penstock access {second}")
+    file = tmp_path / "access.toml"
+    file.write_text("")
+    with pytest.raises(CannotListen, match=f"no such principal; add it to {file}"):
+        tested(tmp_path, mq_as="ann", access_file=str(file))

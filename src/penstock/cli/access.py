@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,9 +25,9 @@ from penstock.cli.output import (
     refuse,
     remark,
 )
-from penstock.errors import PrincipalNotFound, StoreInUse
+from penstock.errors import PenstockError, PrincipalNotFound, StoreInUse
 from penstock.model import Grant, IssuedToken, Limits, Principal, PrincipalInfo, Right, grants_of
-from penstock.model.access import EVERYWHERE, LOG_CONTEXT, RIGHTS, Scope, is_administrator
+from penstock.model.access import EVERYWHERE, LOG_CONTEXT, RIGHTS, Scope, check_label, is_administrator
 from penstock.model.requests import Reach
 from penstock.model.times import datetime_of
 from penstock.settings import resolve
@@ -140,6 +140,9 @@ def init_command(
     gets a new token for an administrator after losing the last one. The servers of a PostgreSQL go on meanwhile.
     """
     need_name(name, "a principal")
+    if reason := check_label(label):
+        # Found later, it would leave a store that is closed for all.
+        refuse(f"--label {reason}")
     address = named_address(url, data, store, config) or default_url()
     try:
         with administered(address, None, config, create=True) as client:
@@ -180,9 +183,15 @@ def add_command(
                 f"or make another token with penstock access rotate {name} --keep"
             )
         client.access.put(name, grants, limits=limits)
-        _add_credentials(client, name, certificate, curve_key, label)
-        if not no_token:
-            token = client.access.issue_token(name, label=label, expires=expires)
+        try:
+            _add_credentials(client, name, certificate, curve_key, label)
+            if not no_token:
+                token = client.access.issue_token(name, label=label, expires=expires)
+        except PenstockError:
+            # The same command, corrected, must not find half of a principal.
+            with suppress(PenstockError):
+                client.access.revoke(name)
+            raise
     line = f"{name} may {_sentence(grants_of(grants))}"
     if token is None:
         print_result({"principal": name, "made": True}, line, as_json=as_json)
@@ -244,7 +253,7 @@ def show_command(name: Name, url: Url = None, data: Data = None, as_json: AsJson
             {
                 **{part: value for part, value in asdict(one).items() if part not in ("principal", "proof")},
                 "created": _iso(one.created),
-                "expires": None if one.expires is None else _iso(one.expires),
+                "expires": _iso(one.expires),
             }
             for one in credentials
         ]
@@ -369,7 +378,7 @@ def whoami_command(url: Url = None, data: Data = None, as_json: AsJson = False) 
     """Show which principal this client is at a server, and what it may do."""
     with connected(url, data) as client:
         found = client.whoami()
-    expires = None if found.expires is None else _iso(found.expires)
+    expires = _iso(found.expires)
     document = {"principal": found.principal, "grants": list(found.grants), "expires": expires}
     if as_json:
         print_document({**document, "has_principals": found.is_closed})
@@ -549,7 +558,7 @@ def _add_credentials(
 
 def _print_token(name: str, token: IssuedToken, line: str, *, as_json: bool, made: bool | None = None) -> None:
     if as_json:
-        expires = None if token.expires is None else _iso(token.expires)
+        expires = _iso(token.expires)
         about = {"principal": name, "token": token.token, "credential": token.id, "expires": expires}
         print_document(about if made is None else {**about, "made": made})
         return
@@ -557,12 +566,13 @@ def _print_token(name: str, token: IssuedToken, line: str, *, as_json: bool, mad
     print_line(token.token)
 
 
-def _iso(ticks: int) -> str:
-    return datetime_of(ticks).isoformat(timespec="seconds")
+def _iso(ticks: int | None) -> str | None:
+    return datetime_of(ticks).isoformat(timespec="seconds") if ticks else None
 
 
 def _shown(ticks: int) -> str:
-    return f"{datetime_of(ticks):%Y-%m-%d %H:%M:%SZ}"
+    # What comes from a file has no times.
+    return f"{datetime_of(ticks):%Y-%m-%d %H:%M:%SZ}" if ticks else "-"
 
 
 def _shown_end(ticks: int | None, now: datetime) -> str:

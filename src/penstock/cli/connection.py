@@ -169,9 +169,9 @@ def error_line(error: PenstockError | OSError) -> str:
     elif isinstance(error, CannotConnect) and error.url.startswith(LOCAL):
         line = f"cannot open the store: {error.reason}"
     elif isinstance(error, CannotConnect):
-        line = (
-            f"no server answers at {error.url}: {error.reason}; start one with `penstock serve`, or name it with --url"
-        )
+        line = f"no server answers at {error.url}: {error.reason}"
+        if "handshake" not in error.reason:  # A server that ended one is there.
+            line += "; start one with `penstock serve`, or name it with --url"
     elif isinstance(error, StoreInUse):
         line = f"{error}; connect to it with --url penstock://HOST:PORT"
     else:

@@ -88,7 +88,7 @@ def kick_command(
 
 def _request(method: str, path: str, member: str, http: str | None, config: Path | None) -> Any:
     """Ask a running server; returns one member of its answer, or ends the command."""
-    from penstock.client.tls import HANDSHAKE_ERRORS, TlsOptions, handshake_error, tls_options  # noqa: PLC0415
+    from penstock.client.tls import HANDSHAKE_ERRORS, TlsOptions, handshake_error, plain_error, tls_options  # noqa: PLC0415
 
     named, _, query = (http or "").partition("?")
     settings = resolve({"http": named or (None if query else http)}, os.environ, config).settings
@@ -108,18 +108,22 @@ def _request(method: str, path: str, member: str, http: str | None, config: Path
     connection = HTTPConnection(host, number, timeout=ANSWER_S_MAX)
     if tls is not None:
         connection = HTTPSConnection(host, number, timeout=ANSWER_S_MAX, context=tls.context(address))
+    content = b""
     stranger = f"the server at {address} is not a Penstock server"
     try:
         token = environment_token()
         connection.request(method, path, headers={} if token is None else {"authorization": f"Bearer {token}"})
         response = connection.getresponse()
-        answer = json.loads(response.read())
+        content = response.read()
+        answer = json.loads(content)
     except OSError as error:
         if tls is not None and isinstance(error, HANDSHAKE_ERRORS):
             raise handshake_error(address, host, number, error) from None
         reason = (error.strerror or str(error)).lower()
         fail(f"no server answers at {address}: {reason}; name the server with --http HOST:PORT")
     except (HTTPException, ValueError):
+        if tls is None and b"speaks TLS" in content:
+            raise plain_error(f"http://{address}") from None
         fail(stranger)
     finally:
         connection.close()

@@ -46,6 +46,10 @@ class TlsOptions(NamedTuple):
             try:
                 context.load_cert_chain(self.cert, self.key, password=_no_password)
             except OSError as error:
+                if self.key is None and isinstance(error, ssl.SSLError):
+                    raise TlsFailed(
+                        url, f"tls_cert {self.cert} cannot be used: it must be PEM, with the key in it or in tls_key"
+                    ) from None
                 raise TlsFailed(url, f"tls_cert {self.cert} with its key {_why_unusable(error)}") from None
             except ValueError:
                 raise TlsFailed(url, f"tls_key {self.key or self.cert} has a password: write it without one") from None

@@ -35,7 +35,7 @@ from penstock.errors import (
     WorkerDied,
 )
 from penstock.model import ANONYMOUS, Credential, CredentialKind, Grant, Principal, Right, View, now_ticks
-from penstock.model.access import check_credential, check_principal, is_administrator
+from penstock.model.access import check_credential, check_label, check_principal, is_administrator
 from penstock.model.address import TOKEN_CHARACTERS_MAX
 from penstock.model.requests import Place, Reach, Request
 from penstock.model.times import TICKS_PER_SECOND
@@ -50,7 +50,6 @@ CHECK_S: Final = 0.5
 """How often the engine looks for expired credentials, and for changes that nobody announced."""
 TOKEN_BYTES: Final = 32
 TOKEN_ID_BYTES: Final = 9
-LABEL_CHARACTERS_MAX: Final = 200
 ROTATE_S_MAX: Final = 7 * 24 * 3600
 DECIDED_MAX: Final = 1024
 """Decisions that are remembered for a principal. A name has a kilobyte at most."""
@@ -99,8 +98,9 @@ def authorize(principal: Principal, request: Request, needed: Right) -> View | N
             _check(principal, place.right or needed, place)
     elif reach is Reach.FILTER:
         context, prefix = request.context, getattr(request, "filter", "")  # type: ignore[attr-defined]
-        if not views[needed].meets_filter(context, "" if prefix == "*" else prefix):
-            raise NotAllowed(principal.name, needed.words, shown(context, prefix))
+        prefix = "" if prefix == "*" else prefix
+        if not views[needed].meets_filter(context, prefix):
+            raise NotAllowed(principal.name, needed.words, shown(context, f"{prefix}*"))
     return views.get(Right.CONSUME if needed & Right.CONSUME else needed)
 
 
@@ -596,11 +596,8 @@ class AccessRequests:
 
     def _check_credential(self, principal: str, label: str, expires: int | None) -> None:
         _check_principal(principal)
-        if len(label) > LABEL_CHARACTERS_MAX:
-            raise InvalidRequest("label", f"has {len(label)} characters; it may have {LABEL_CHARACTERS_MAX}")
-        if not label.isprintable():
-            # It is shown in terminals, and PostgreSQL keeps no NUL.
-            raise InvalidRequest("label", f"is {label!r}; it may have no control characters")
+        if reason := check_label(label):
+            raise InvalidRequest("label", reason)
         if expires is not None and expires <= now_ticks():
             raise InvalidRequest("expires", "is in the past")
 

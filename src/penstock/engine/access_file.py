@@ -10,7 +10,9 @@
 `penstock access new-token` prints a token and the line for `tokens`.
 """
 
+import os
 import re
+import stat
 import tomllib
 from datetime import date, datetime
 from pathlib import Path
@@ -42,14 +44,9 @@ class AccessFile:
     def read(self) -> FileAccess:
         """What it says. Raises InvalidRequest, with what is wrong and where."""
         self._seen = self._stamp()
+        content = self._content()
         try:
-            with self.path.open("rb") as file:
-                content = file.read(FILE_BYTES_MAX + 1)
-            if len(content) > FILE_BYTES_MAX:
-                raise InvalidRequest("access_file", f"{self.path} has more than {FILE_BYTES_MAX} bytes")
             self.found = parsed(tomllib.loads(content.decode()))
-        except OSError as error:
-            raise InvalidRequest("access_file", f"{self.path} cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
             raise InvalidRequest("access_file", f"{self.path} is not TOML: {error}") from None
         except InvalidRequest as error:
@@ -60,12 +57,28 @@ class AccessFile:
         """What it says now, if it is another file than before. Raises as `read`, once for each change."""
         return None if self._stamp() == self._seen else self.read()
 
+    def _content(self) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                content = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise InvalidRequest("access_file", f"{self.path} cannot be read: {error.strerror}") from error
+        if mode & stat.S_IWOTH:
+            fix = f"chmod o-w {self.path}"
+            raise InvalidRequest(
+                "access_file", f"every user can write {self.path}, and so become an administrator: {fix}"
+            )
+        if len(content) > FILE_BYTES_MAX:
+            raise InvalidRequest("access_file", f"{self.path} has more than {FILE_BYTES_MAX} bytes")
+        return content
+
     def _stamp(self) -> object:
         try:
-            stat = self.path.stat()
+            found = self.path.stat()
         except OSError:
             return None
-        return stat.st_mtime_ns, stat.st_ino, stat.st_size
+        return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode
 
 
 def parsed(document: dict[str, Any]) -> FileAccess:

@@ -24,6 +24,7 @@ from penstock.tcp import CloseReason, TcpLimits, TcpServer, TcpSession, shown_pe
 
 TCP: Final = "tcp://"
 IPC: Final = "ipc://"
+EMBEDDED: Final = "sqlite:///"
 
 S = TypeVar("S", bound=TcpSession)
 
@@ -102,8 +103,27 @@ def check_fixed(engine: Engine, gate: str, address: str) -> None:
     setting = f"{gate.replace('-', '_')}_as"
     name = getattr(engine.settings, setting)
     if name is not None and engine.access.principal(name) is None:
-        reason = f"{setting} is {name}, and there is no such principal; make it with penstock access add {name} GRANT"
-        raise CannotListen(gate, address, reason)
+        raise CannotListen(gate, address, f"{setting} is {name}, and there is no such principal; {_make(engine, name)}")
+
+
+def _make(engine: Engine, name: str) -> str:
+    """How to make a principal while the server is down: it refuses to start without it."""
+    if (file := engine.settings.access_file) is not None:
+        return f"add it to {file}"
+    add = f"penstock access add {name} GRANT --no-token {_place(engine, '--url')}"
+    if engine.access.is_closed:
+        return f"make it with {add}"
+    return f"make an administrator with {_init(engine)}, and then {name} with {add}"
+
+
+def _init(engine: Engine) -> str:
+    return f"penstock access init {_place(engine, '--store')}"
+
+
+def _place(engine: Engine, option: str) -> str:
+    """How a command names the store. The URL of a database may have a password."""
+    local = engine.url.startswith(EMBEDDED)
+    return f"--data {engine.url.removeprefix(EMBEDDED)}" if local else f"{option} URL"
 
 
 def exposed(engine: Engine, fix: str = "--tls-cert FILE --tls-key FILE", *, is_encrypted: bool = False) -> str | None:
@@ -112,9 +132,8 @@ def exposed(engine: Engine, fix: str = "--tls-cert FILE --tls-key FILE", *, is_e
     if not (is_encrypted or settings.allow_plaintext or settings.insecure):
         reasons.append(f"in plain text: encrypt it with {fix}, or allow this with --allow-plaintext")
     if not (engine.access.is_closed or settings.allow_anonymous or settings.insecure):
-        place = f"--data {settings.data}" if settings.data is not None else "--store URL"
-        init = f"make a principal with penstock access init {place}"
-        reasons.append(f"where any client may do everything: {init}, or allow this with --allow-anonymous")
+        way = f"make a principal with {_init(engine)}, or allow this with --allow-anonymous"
+        reasons.append(f"where any client may do everything: {way}")
     return "; and ".join(reasons) or None
 
 

@@ -38,7 +38,7 @@ from uvicorn.server import ServerState
 
 from penstock import __version__
 from penstock.engine import Engine
-from penstock.engine.access import NEEDED, NOBODY, Login
+from penstock.engine.access import NOBODY, Login
 from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit, PenstockError
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
 from penstock.gates.tls import ServerTls, certificate_ids
@@ -76,6 +76,10 @@ SECURITY_HEADERS: Final = {
 }
 """Added to every answer that has no header of the same name: a page with scripts sets its own policy."""
 
+NO_BEARER: Final = (
+    "this server has principals, and this request has no token: send the header Authorization: Bearer TOKEN "
+    "(of commands --token or PENSTOCK_TOKEN)"
+)
 PLAIN_ANSWER: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"This port speaks TLS: use https instead of http.\n"
@@ -189,7 +193,7 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         view = login.principal.views.get(right)
         if view is None or EVERYWHERE not in view.scopes:
             if login.principal is NOBODY:
-                raise NotAuthenticated(NEEDED)
+                raise NotAuthenticated(NO_BEARER)
             raise NotAllowed(login.principal.name, right.words)
         return login
 

@@ -30,7 +30,11 @@ AUDIT_CONTEXT: Final = "$audit"
 """Only the server writes to this context, and only the right `audit` shows it."""
 GRANTS_MAX: Final = 100
 """Grants of one principal."""
+LABEL_CHARACTERS_MAX: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,100}")
+_RESERVED: Final = dict.fromkeys(("anonymous", "nobody"), "clients without a principal") | {
+    "files": "the owner of the store's files in the audit"
+}
 CURVE_KEY_CHARACTERS: Final = 40
 _FINGERPRINT: Final = re.compile("sha256:[0-9a-f]{64}")
 _LOG: Final = "log:"
@@ -226,7 +230,15 @@ def check_principal(name: str) -> str | None:
     """Why this is not a valid name of a principal, or None."""
     if not _NAME.fullmatch(name):
         return f"is {name[:60]!r}; a name has 1 to 100 letters, digits, dots, dashes, underscores and @"
-    return f"is {name!r}, which stands for clients without a principal" if name in ("anonymous", "nobody") else None
+    return None if (why := _RESERVED.get(name)) is None else f"is {name!r}, which stands for {why}"
+
+
+def check_label(label: str) -> str | None:
+    """Why a credential can have no such label, or None."""
+    if len(label) > LABEL_CHARACTERS_MAX:
+        return f"has {len(label)} characters; it may have {LABEL_CHARACTERS_MAX}"
+    # It is shown in terminals, and PostgreSQL keeps no NUL.
+    return None if label.isprintable() else f"is {label!r}; it may have no control characters"
 
 
 def check_credential(kind: str, name: str) -> str | None:
