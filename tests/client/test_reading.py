@@ -9,12 +9,28 @@ import pytest
 import penstock
 from penstock import Client, Event
 from penstock.errors import EventNotFound, InvalidRequest, NotJson
-from tests.client.conftest import Connect, Way
+from tests.client.conftest import WAYS, Connect, Way
 from tests.client.driven import Driven
-from tests.client.support import fill, numbers, one, some
+from tests.client.support import calls_of, fill, numbers, one, some
+from tests.gates.serving import Served
 
 PAGE_EVENTS = 4096
 """What a server gives at once unless it is told otherwise."""
+
+
+def asked_of(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the server answers from now on."""
+    answers: list[Any] = []
+    transport = calls_of(client).transport
+    exchange = transport.exchange
+
+    async def noted(*request: Any) -> Any:
+        answers.append(await exchange(*request))
+        return answers[-1]
+
+    monkeypatch.setattr(transport, "exchange", noted)
+    return answers
+
 
 # ---------------------------------------------------------------- a stream
 
@@ -61,6 +77,38 @@ def test_a_stream_is_read_across_pages(client: Client, context: str) -> None:
     assert [number for page in pages for number in numbers(page)] == list(range(1, count + 1))
     # A page that takes long to read has fewer events than it could have.
     assert max(map(len, pages)) <= PAGE_EVENTS
+
+
+@pytest.mark.over(*WAYS, both=True)
+def test_a_stream_of_some_types_can_be_read(client: Client, context: str) -> None:
+    kinds = ["Placed", "Noted", "Noted", "Paid", "Noted", "Placed"]
+    client.append(context, "s", [penstock.event(kind, number) for number, kind in enumerate(kinds)])
+    client.append(context, "t", [penstock.event("Paid")])
+
+    def sequences(**options: Any) -> list[int]:
+        return [event.sequence for event in client.read_stream(context, "s", **options)]
+
+    assert sequences(types=["Placed"]) == [1, 6]
+    assert sequences(types=("Placed", "Paid"), start=2) == [4, 6]
+    assert sequences(types={"Placed", "Paid"}, backward=True, limit=2) == [6, 4]
+    assert sequences(types=["Placed"], limit=1) == [1]
+    assert sequences(types=["Noted"], start=3, end=4) == [3]
+    assert sequences(types=["Never"]) == sequences(types=[]) == []
+    with pytest.raises(InvalidRequest, match=r"types is a single text; write \['Paid'\]"):
+        sequences(types="Paid")
+    with pytest.raises(InvalidRequest, match="types is a single text"):
+        client.read_page(types="Paid")
+
+
+def test_the_server_sends_only_events_of_the_types(
+    client: Client, context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append(context, "s", [penstock.event("Noted", bytes(1000)) for _ in range(500)])
+    client.append(context, "s", [penstock.event("Paid")])
+    answers = asked_of(client, monkeypatch)
+    assert [event.sequence for event in client.read_stream(context, "s", types=["Paid"])] == [501]
+    (page,) = answers
+    assert [event.type for event in page.events] == ["Paid"]
 
 
 def test_one_event_can_be_read(client: Client, context: str) -> None:
@@ -121,6 +169,40 @@ def test_a_filter_and_types_choose(client: Client, context: str) -> None:
     assert list(both) == [e for e in events if e.stream.startswith("cart") and e.type == "Placed"]
     with pytest.raises(InvalidRequest, match="types"):
         list(client.read_all(types="Paid"))
+
+
+@pytest.mark.over(*WAYS, both=True)
+def test_a_limit_bounds_what_is_read_of_everything(client: Client, context: str) -> None:
+    events = mixed(client, context)
+    start = events[5].position
+    paid = [event for event in events if event.type == "Paid"]
+    for limit in (0, 1, 7, 59, 60, 61, PAGE_EVENTS + 1):
+        assert list(client.read_all(context=context, limit=limit)) == events[:limit]
+        assert list(client.read_all(start, context=context, limit=limit)) == events[5:][:limit]
+        assert list(client.read_all(context=context, types=["Paid"], limit=limit)) == paid[:limit]
+        assert list(client.read_all(context=context, until=events[9].position, limit=limit)) == events[:10][:limit]
+        assert list(client.read_all(context=context, types=[], limit=limit)) == []
+
+
+def test_a_limited_read_takes_as_many_pages_as_it_needs(client: Client, context: str) -> None:
+    count = PAGE_EVENTS + 500
+    fill(client, context, "s", count, each=1000)
+    for limit in (PAGE_EVENTS - 1, PAGE_EVENTS, PAGE_EVENTS + 1, count, count + 1):
+        found = list(client.event_pages(context=context, limit=limit))
+        assert [event.sequence for page in found for event in page] == list(range(1, min(limit, count) + 1))
+
+
+def test_the_server_sends_only_as_many_events_as_the_limit(
+    served: Served, client: Client, context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.append(context, "s", [penstock.event("Noted", bytes(1000)) for _ in range(500)])
+    client.append(context, "s", [penstock.event("Paid"), penstock.event("Paid")])
+    with penstock.connect(f"zmq+{served.res}") as looped:
+        answers = asked_of(looped, monkeypatch)
+        (event,) = looped.read_all(context=context, types=["Paid"], limit=1)
+    assert event.sequence == 501
+    (page,) = answers
+    assert page.events == [event]
 
 
 def test_positions_bound_what_is_read(client: Client, context: str) -> None:

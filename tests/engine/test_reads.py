@@ -55,6 +55,19 @@ async def test_a_stream_is_read_page_by_page_both_ways(caller: Caller) -> None:
     assert backward == forward[::-1]
 
 
+async def test_a_rare_type_is_found_in_few_pages_however_few_events_are_wanted(caller: Caller) -> None:
+    for n in range(300):
+        await caller.append("s", [new_event("Rare" if n in (250, 299) else "Common", b"%d" % n)])
+    page = await caller.ask(EventPage, ReadAll(types=("Rare",), limit=1))
+    assert (bodies(page), page.next, page.end) == (["250"], 300, False)
+    page = await caller.ask(EventPage, ReadAll(page.next, types=("Rare",), limit=1))
+    assert (bodies(page), page.end) == (["299"], True)
+    page = await caller.ask(EventPage, ReadStream("shop", "s", limit=1, types=("Rare",)))
+    assert (bodies(page), page.next, page.end) == (["250"], 252, False)
+    page = await caller.ask(EventPage, ReadStream("shop", "s", page.next, types=("Rare", "Never")))
+    assert (bodies(page), page.next, page.end) == (["299"], 301, True)
+
+
 async def test_everything_is_filtered_by_context_prefix_and_type(caller: Caller) -> None:
     for context in ("shop", "bank"):
         for stream in ("order-1", "order-2", "invoice"):

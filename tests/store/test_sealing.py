@@ -1,6 +1,7 @@
 """Seals: a merged record has exactly what its parts have, and a block is done in as few steps as it takes."""
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -331,6 +332,16 @@ def all_pages(store: SqliteStore, position: int, wanted: EventFilter, end: int |
         yield page
 
 
+def typed_events(store: SqliteStore, stream: str, first: int, limits: ReadLimits, backward: bool) -> list[Event]:
+    """The events of one type from a sequence on. Pages end elsewhere in a sealed store."""
+    found: list[Event] = []
+    page = Page([], first, False)
+    while not page.end:
+        page = store.read_stream("more", stream, page.next, None, limits, backward, ("t2",))
+        found += page.events
+    return found
+
+
 def pages(store: SqliteStore) -> list[Any]:
     """Reads of all kinds, that begin and end within records that will be sealed."""
     found: list[Any] = []
@@ -338,6 +349,8 @@ def pages(store: SqliteStore) -> list[Any]:
         for first, last in ((0, None), (1, None), (3, 3), (2, 7), (9, 2), (700, None), (5, 900)):
             found += [store.read_stream(context, stream, first, last, limits) for limits in LIMITS]
             found += [store.read_stream(context, stream, first, last, limits, backward=True) for limits in LIMITS]
+        for limits, first, backward in product(LIMITS, (0, 9), (False, True)):
+            found += typed_events(store, stream, first, limits, backward)
         found += [store.stored_ids(context, stream, first, last) for first, last in ((1, 1), (3, 9), (2, 400), (5, 4))]
     for wanted in FILTERS:
         for position, end in ((1, None), (100, None), (2000, 2003), (4090, 4100), (1, 3)):

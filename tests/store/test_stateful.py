@@ -95,11 +95,12 @@ places = st.sampled_from(
     ["*", "shop", "shop/a*", "shop/ab", "shop/c", "other/a", "other/b*", "log:a", "log:a*", "nowhere"]
 ).map(lambda where: Grant.of(f"read:{where}").scope)
 views = st.lists(places | st.just(AUDIT), max_size=3).map(lambda scopes: View(tuple(scopes)))
+some_types = st.sampled_from([None, ("made",), ("made", "paid"), ()])
 filters = st.builds(
     EventFilter,
     st.none() | contexts,
     prefixes,
-    st.sampled_from([None, ("made",), ("made", "paid"), ()]),
+    some_types,
     st.none() | views,
 )
 limits = st.builds(
@@ -384,15 +385,17 @@ class StoreMachine(StagingRules, BuildRules):
         found = everything(self.store, wanted, bounds, start, end)
         assert self.names.events(found) == self.reference.read(wanted, start, end)
 
-    @rule(data=st.data(), context=contexts, stream=streams, bounds=limits, backward=st.booleans())
-    def read_a_stream(self, data: st.DataObject, context: str, stream: str, bounds: ReadLimits, backward: bool) -> None:
+    @rule(context=contexts, stream=streams, bounds=limits, backward=st.booleans(), types=some_types)
+    def read_a_stream(
+        self, context: str, stream: str, bounds: ReadLimits, backward: bool, types: tuple[str, ...] | None
+    ) -> None:
         recent = self.reference.stream(context, stream)[-20:]
-        right = [one for one in recent if not self.reference.is_erased(one)]
+        right = [one for one in recent if not self.reference.is_erased(one) and (types is None or one.type in types)]
         low = max(1, len(self.reference.stream(context, stream)) - 19)
         first, last = (0, low) if backward else (low, None)
         found = []
         while True:
-            page = self.store.read_stream(context, stream, first, last, bounds, backward)
+            page = self.store.read_stream(context, stream, first, last, bounds, backward, types)
             found += page.events
             first = page.next
             if page.end:

@@ -53,7 +53,8 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
             marks,
         ),
         model.ReadStream: st.builds(
-            model.ReadStream, texts, texts, numbers, optional_numbers, optional_numbers, st.booleans()
+            *(model.ReadStream, texts, texts, numbers, optional_numbers, optional_numbers, st.booleans()),
+            st.none() | tuples(texts, 1),
         ),
         model.ReadEvent: st.builds(model.ReadEvent, texts, texts, numbers),
         model.ReadAll: st.builds(

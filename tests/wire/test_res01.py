@@ -14,12 +14,13 @@ from penstock.model import (
     EventPage,
     FetchedBatch,
     ReadRecords,
+    ReadStream,
     SubscribeQueue,
     Transact,
 )
 from penstock.wire.res01.commands import BINARY_COMMANDS, TEXT_COMMANDS
 from penstock.wire.res01.messages import Exchange, decode
-from tests.wire.checks import encoded
+from tests.wire.checks import encoded, message_of
 from tests.wire.samples import (
     APPENDED,
     BINARY,
@@ -179,6 +180,15 @@ def test_empty_headers_are_null_and_come_back_empty() -> None:
         [EventPage([structs.replace(EVENT, headers=None)], 2, True)]
     )
     assert headers == b""
+
+
+def test_types_of_a_stream_may_be_left_out() -> None:
+    place = (b"shop", b"order-1", b"1", b"", b"", b"0")
+    for more, types in (((), None), ((b"0",), None), ((b"2", b"Placed", b"Paid"), ("Placed", "Paid"))):
+        (request,) = asked("QF", *place, *more).requests
+        assert request == ReadStream("shop", "order-1", types=types)
+    assert message_of(ReadStream("shop", "order-1"), b"1")[3:] == list(place)
+    assert message_of(ReadStream("shop", "order-1", types=("Placed",)), b"1")[3:] == [*place, b"1", b"Placed"]
 
 
 def test_a_body_is_bytes_not_text() -> None:

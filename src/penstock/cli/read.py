@@ -103,21 +103,19 @@ def read_command(
         refuse("--backwards works on one STREAM only: name it")
     if stream is not None and filter_:
         refuse(ONE_STREAM)
+    # Times are filtered here, so more events may have to be read than are printed.
+    most = limit if since is None and until is None else None
     with connected(url, data) as client:
         if stream is not None:
             assert context is not None
             start, end = (last, first) if backwards else (first, last)
-            # Types and times are filtered here, so more events may have to be read than are printed.
-            is_filtered = not (types is None and since is None and until is None)
-            most = None if is_filtered else limit
-            found = client.read_stream(context, stream, start, end, backward=backwards, limit=most)
-            events: Iterator[Event] = (event for event in found if types is None or event.type in types)
+            events = client.read_stream(context, stream, start, end, backward=backwards, types=types, limit=most)
         else:
             begin: int | None = first or 1
             if since is not None and context is not None:
                 position = client.position_of(since, context=context, filter=filter_)
                 begin = None if position is None else max(first or 1, position)
-            history = client.read_all(begin or 1, context=context, filter=filter_, types=types, until=last)
+            history = client.read_all(begin or 1, context=context, filter=filter_, types=types, until=last, limit=most)
             events = iter(()) if begin is None else history
         earliest = 0 if since is None else ticks_of_datetime(since)
         latest = None if until is None else ticks_of_datetime(until)
@@ -171,8 +169,8 @@ class Tail:
             assert self.context is not None
             newest_first = (
                 event
-                for event in client.read_stream(self.context, self.stream, backward=True)
-                if event.position <= head and (self.types is None or event.type in self.types)
+                for event in client.read_stream(self.context, self.stream, backward=True, types=self.types)
+                if event.position <= head
             )
             return reversed(list(islice(newest_first, count)))
         found: list[Event] = []

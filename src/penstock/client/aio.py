@@ -123,12 +123,17 @@ class AsyncClient:
         end: int | None = None,
         *,
         backward: bool = False,
+        types: Collection[str] | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[list[Event], None]:
-        """Events of a stream from sequence `start` to `end`, or down to it; at most `limit`. Read page by page."""
+        """Events of a stream from sequence `start` to `end`, or down to it: of some types, at most `limit`.
+
+        Read page by page.
+        """
         sequence = start if start is not None else (0 if backward else 1)
-        while limit is None or limit > 0:
-            request = model.ReadStream(context, stream, sequence, end, limit, backward)
+        wanted = reader.types_of(types)
+        while wanted != frozenset() and (limit is None or limit > 0):
+            request = model.ReadStream(context, stream, sequence, end, limit, backward, wanted)
             page = await self._calls.ask(request, EventPage)
             if page.events:
                 yield page.events
@@ -160,7 +165,7 @@ class AsyncClient:
 
         Its `next` is the position to continue at. A page may be empty and not the end.
         """
-        request = model.ReadAll(position, context, filter, types, limit, int(1000 * wait))
+        request = model.ReadAll(position, context, filter, reader.types_of(types), limit, int(1000 * wait))
         return await self._calls.ask(request, EventPage, wait=wait)
 
     def event_pages(
@@ -171,12 +176,15 @@ class AsyncClient:
         filter: str = "",
         types: Collection[str] | None = None,
         until: int | None = None,
+        limit: int | None = None,
     ) -> AsyncGenerator[list[Event], None]:
         """Everything from a position on: of a context, of streams that begin with `filter`, of some types.
 
-        Read in pages.
+        At most `limit` events. Read in pages.
         """
         range = HistoryRange(position, context=context, filter=filter, types=types, until=until)
+        if limit is not None:
+            return reader.first_pages(self._calls, range, limit)
         return reader.event_pages(self._calls, range)
 
     read_all = flattened(event_pages)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.calls import Calls
 from penstock.errors import InvalidRequest, StoreChanged
-from penstock.model import Event, EventFilter, ReadRecords, RecordPage
+from penstock.model import Event, EventFilter, EventPage, ReadAll, ReadRecords, RecordPage
 
 if TYPE_CHECKING:
     from penstock.store.record import Record
@@ -18,6 +18,17 @@ WAIT_S_MAX: Final = 30.0
 
 PAGES_AHEAD: Final = 2
 """Pages that the client requests while it decodes another one."""
+
+
+PICKED_EVENTS_MAX: Final = 4096
+"""Up to so many events the server picks for a limited read, and sends no others; more come sooner as records."""
+
+
+def types_of(types: Collection[str] | None) -> frozenset[str] | None:
+    """The types to read, or None for all. Raises InvalidRequest for a single text, whose letters it would take."""
+    if isinstance(types, str):
+        raise InvalidRequest("types", f"is a single text; write [{types!r}]")
+    return None if types is None else frozenset(types)
 
 
 class HistoryRange:
@@ -32,11 +43,9 @@ class HistoryRange:
         types: Collection[str] | None = None,
         until: int | None = None,
     ) -> None:
-        if isinstance(types, str):
-            raise InvalidRequest("types", f"is a single text; write [{types!r}]")
         self.position = position
         self.until = until
-        self.filter = EventFilter(context, filter, types)
+        self.filter = EventFilter(context, filter, types_of(types))
 
     def cuts(self, records: "list[Record]") -> bool:
         """Whether some events of these records lie outside."""
@@ -119,6 +128,28 @@ async def event_pages(calls: Calls, range: HistoryRange, *, follow: bool = False
                 events = [e for e in events if range.position <= e.position and (last is None or e.position <= last)]
             if events:
                 yield events
+
+
+async def first_pages(calls: Calls, range: HistoryRange, limit: int) -> AsyncGenerator[list[Event], None]:
+    """The first events of a range, at most `limit`."""
+    if limit > PICKED_EVENTS_MAX:
+        async with aclosing(event_pages(calls, range)) as pages:
+            async for events in pages:
+                yield events[:limit]
+                limit -= len(events)
+                if limit <= 0:
+                    return
+        return
+    position, wanted, last = range.position, range.filter, range.until
+    while limit > 0 and wanted.types != frozenset():
+        request = ReadAll(position, wanted.context, wanted.prefix, wanted.types, limit)
+        page = await calls.ask(request, EventPage)
+        if events := [event for event in page.events if last is None or event.position <= last]:
+            yield events
+        limit -= len(events)
+        position = page.next
+        if page.end or (last is not None and position > last):
+            return
 
 
 async def arrow_batches(calls: Calls, range: HistoryRange) -> AsyncGenerator[Any, None]:

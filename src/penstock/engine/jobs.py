@@ -60,7 +60,7 @@ AllocationRequest = model.SubscribeQueue | model.AcknowledgeQueue
 
 def read_stream(store: Store, request: model.ReadStream, limits: ReadLimits, present: EventEncoder | None) -> EventPage:
     where = (request.context, request.stream, request.from_sequence, request.to_sequence)
-    return _page(store.read_stream(*where, limits, request.backward), present)
+    return _page(store.read_stream(*where, limits, request.backward, request.types), present)
 
 
 def _page(page: Page, present: EventEncoder | None) -> EventPage:
@@ -85,9 +85,9 @@ def read_event(store: Store, request: model.ReadEvent, limits: ReadLimits, prese
 def read_all(
     store: Store, position: int, wanted: EventFilter, limits: ReadLimits, present: EventEncoder | None
 ) -> EventPage:
-    if wanted.within is None:
+    if wanted.within is None and wanted.types is None:
         return _page(store.read_all(position, wanted, limits), present)
-    # A page must not end early because of what the reader may not see.
+    # A page must not end early because of what the reader may not see, or does not want.
     return _page(gather(store, wanted, position, limits.events_max, limits), present)
 
 

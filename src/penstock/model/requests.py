@@ -176,7 +176,10 @@ class Transact(Request):
 
 @request(Right.READ, Reach.STREAM, Repeat.READS)
 class ReadStream(Request):
-    """Events of one stream from a sequence on, or with `backward` from it down. Sequence 0 backward: the last."""
+    """Events of one stream from a sequence on, or with `backward` from it down. Sequence 0 backward: the last.
+
+    A page with `types` may be empty and not the end.
+    """
 
     context: str
     stream: str
@@ -184,6 +187,7 @@ class ReadStream(Request):
     to_sequence: int | None = None
     limit: int | None = None
     backward: bool = False
+    types: Collection[str] | None = None
 
 
 @request(Right.READ, Reach.STREAM, Repeat.READS)

@@ -20,7 +20,7 @@ tombstone: it keeps its place, and readers leave it out.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
@@ -258,14 +258,22 @@ class Record:
         return rows
 
     def events_of_stream(
-        self, position: int, context: str, stream: str, low: int, high: int, limit: int | None, backward: bool = False
+        self,
+        position: int,
+        context: str,
+        stream: str,
+        low: int,
+        high: int,
+        limit: int | None,
+        backward: bool = False,
+        types: Collection[str] | None = None,
     ) -> list[Event]:
         """The events of a stream between two sequences, tombstones left out, from the last to the first if `backward`.
 
         `position` is that of one of its events here, or of a tombstone; an event of another stream there gives nothing.
         """
         if self.run_count == 1 and not self._is_few(high - low + 1 if limit is None else limit):
-            rows = self._plain(_EVERYTHING)
+            rows = self._plain(_EVERYTHING if types is None else EventFilter(types=types))
             if rows and (rows[0].context, rows[0].stream) != (context, stream):
                 return []
             if rows and not (low <= rows[0].sequence and rows[-1].sequence <= high):
@@ -273,7 +281,7 @@ class Record:
             return (rows[::-1] if backward else rows)[:limit]
         with self.sound():
             picker = _picker(self)
-            picked = picker.living(picker.of_stream(position, context, stream, low, high))
+            picked = picker.living(picker.of_stream(position, context, stream, low, high), types)
             return picker.events(picked.cut(limit, backward))
 
     def stream_ids(

@@ -1,5 +1,6 @@
 """Reading streams, and everything, page by page: any limits give the same events as no limits."""
 
+from collections.abc import Collection
 from itertools import product
 
 import pytest
@@ -59,6 +60,21 @@ def backward(
         first = page.next
 
 
+def all_of(
+    store: Store, limits: ReadLimits, first: int, last: int | None, back: bool, types: Collection[str]
+) -> list[Event]:
+    """A part of a stream, page by page, each of which keeps its limit."""
+    found: list[Event] = []
+    while True:
+        page = store.read_stream("shop", "orders", first, last, limits, back, types)
+        assert len(page.events) <= limits.events_max
+        found += page.events
+        if page.end:
+            return found
+        assert page.next < (first or 1000) if back else page.next > first
+        first = page.next
+
+
 class ReadContract(StoreCase):
     # -- one stream
 
@@ -114,6 +130,36 @@ class ReadContract(StoreCase):
                 first,
                 last,
             )
+
+    @pytest.mark.parametrize("limits", LIMITS)
+    def test_a_stream_of_some_types_can_be_read_both_ways(self, store: Store, limits: ReadLimits) -> None:
+        sizes = [3, 1, 40, 1, 4, 2]
+        for number, size in enumerate(sizes):
+            events = [some(1, type="rare" if number == 4 else "ab"[at % 2])[0] for at in range(size)]
+            append(store, "orders", events)
+            append(store, "others", some(1, type="rare"))
+        history = stream_of(store, "orders")
+        wanted = (("rare",), ("a",), ("b", "rare"), ("z",), ())
+        for types, first, last in product(wanted, (0, 3, 45), (None, 4, 49, 99)):
+            for back in (False, True):
+                low, high = (last or 1, first or 99) if back else (first, last or 99)
+                right = [one for one in history if one.type in types and low <= one.sequence <= high]
+                assert all_of(store, limits, first, last, back, types) == (right[::-1] if back else right)
+
+    def test_a_page_of_types_goes_on_behind_what_it_has_searched(self, store: Store) -> None:
+        for number in range(40):
+            append(store, "orders", some(10, type="rare" if number == 30 else "common"))
+        hasty = ReadLimits(scan_ms_max=0)
+        page = store.read_stream("shop", "orders", 1, None, hasty, types=("rare",))
+        assert (page.events, page.next, page.end) == ([], 11, False)
+        page = store.read_stream("shop", "orders", 0, None, hasty, backward=True, types=("rare",))
+        assert (page.events, page.next, page.end) == ([], 390, False)
+        page = store.read_stream("shop", "orders", 1, 5, hasty, types=("rare",))
+        assert (page.events, page.next, page.end) == ([], 6, True)
+        page = store.read_stream("shop", "orders", 1, None, ReadLimits(), types=("never",))
+        assert (page.events, page.next, page.end) == ([], 401, True)
+        page = store.read_stream("shop", "orders", 1, None, ReadLimits(events_max=4), types=("rare",))
+        assert ([one.sequence for one in page.events], page.next, page.end) == ([301, 302, 303, 304], 305, False)
 
     def test_a_page_of_a_stream_keeps_its_limits(self, store: Store) -> None:
         append(store, "orders", some(10, body=b"x" * 1000))

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import wraps
 from itertools import pairwise
 from typing import Any, ClassVar, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
@@ -17,18 +17,21 @@ from penstock.store.tables.database import Database
 
 BLOCKS_PER_QUERY: Final = 64
 COMMITS_PER_QUERY: Final = 256
+SCANNED_EVENTS_MIN: Final = 1024
+"""Events that a page scans for those of some types, however few the caller wants."""
 Located = tuple[Record, int]
 """A record, and the position of one event of a stream in it."""
 
 
 class StreamRange(NamedTuple):
-    """The part of a stream to read: up to the sequence `end`, or down to it."""
+    """The part of a stream to read: up to the sequence `end`, or down to it; all its events, or those of some types."""
 
     stream_id: int
     context: str
     stream: str
     end: int
     backward: bool
+    types: Collection[str] | None = None
 
 
 _Self = TypeVar("_Self", bound="HistoryReader")
@@ -82,10 +85,18 @@ class HistoryReader(ABC):
 
     @retried
     def read_stream(
-        self, context: str, stream: str, first: int, last: int | None, limits: ReadLimits, backward: bool = False
+        self,
+        context: str,
+        stream: str,
+        first: int,
+        last: int | None,
+        limits: ReadLimits,
+        backward: bool = False,
+        types: Collection[str] | None = None,
     ) -> Page:
         """Events of a stream from sequence `first` up to `last`, or down to it. First 0 backward: from the end."""
-        if not backward and (page := self._quick_stream_page(context, stream, max(first, 1), last, limits)):
+        is_quick = not backward and types is None
+        if is_quick and (page := self._quick_stream_page(context, stream, max(first, 1), last, limits)):
             return page
         with self.db.snapshot():
             stream_id = self.db.value("find_stream", {"context": context, "stream": stream})
@@ -94,11 +105,12 @@ class HistoryReader(ABC):
             if backward:
                 head = self.db.value("last_of_stream", {"stream_id": stream_id}) or 0
                 first = min(first, head) if first > 0 else head
-                wanted = StreamRange(stream_id, context, stream, last or 1, True)
+                wanted = StreamRange(stream_id, context, stream, last or 1, True, types)
             else:
                 first = max(first, 1)
-                wanted = StreamRange(stream_id, context, stream, SEQUENCE_MAX if last is None else last, False)
-            records = self._records_of_stream(wanted, first, limits.events_max)
+                wanted = StreamRange(stream_id, context, stream, SEQUENCE_MAX if last is None else last, False, types)
+            events = limits.events_max if types is None else COMMITS_PER_QUERY
+            records = self._records_of_stream(wanted, first, events)
             return stream_page(wanted, first, limits, records, hidden_in_stream(self.db, context, stream))
 
     def _quick_stream_page(
@@ -158,7 +170,11 @@ class HistoryReader(ABC):
 
     def read_all(self, position: int, wanted: EventFilter, limits: ReadLimits, end: int | None = None) -> Page:
         """Events that pass a filter from a position on, up to and including `end`."""
-        page = self._record_page(position, wanted, limits, end)
+        scanned = limits
+        if wanted.types is not None:
+            # Few of the events of a record may be of these types.
+            scanned = limits._replace(events_max=max(limits.events_max, SCANNED_EVENTS_MIN))
+        page = self._record_page(position, wanted, scanned, end)
         events: list[Event] = []
         for record in page.records:
             if len(events) > limits.events_max:
@@ -279,7 +295,7 @@ class HistoryReader(ABC):
 def stream_page(
     wanted: StreamRange, first: int, limits: ReadLimits, records: Iterable[Located], hidden: Hidden
 ) -> Page:
-    _, context, stream, end, backward = wanted
+    _, context, stream, end, backward, types = wanted
     step = -1 if backward else 1
     events: list[Event] = []
     budget = limits.bytes_max
@@ -289,20 +305,24 @@ def stream_page(
         record = visible(stored, hidden) if hidden else stored
         low, high = (end, following) if backward else (following, end)
         limit = limits.events_max - len(events) + 1
-        for event in record.events_of_stream(position, context, stream, low, high, limit, backward):
+        for event in record.events_of_stream(position, context, stream, low, high, limit, backward, types):
             if len(events) >= limits.events_max or budget <= 0:
                 return Page(events, following, False)
             events.append(event)
             budget -= len(event.body) + len(event.headers or "") + len(event.type) + 64
             following = event.sequence + step
-        if time.monotonic() > deadline:
-            # A long erased stream has few events: the next page begins after this record, even if this page is empty.
+        is_late = time.monotonic() > deadline
+        if is_late or types is not None:
+            # A long erased stream, or one of other types, has few events: the next page begins after this record, even
+            # if this page is empty.
             mine = [run for run in record.runs() if (run.context, run.stream) == (context, stream)]
             if backward:
-                following = min(following, mine[0].sequence - 1)
+                following = max(min(following, mine[0].sequence - 1), end - 1)
             else:
-                following = max(following, mine[-1].sequence + mine[-1].length)
-            return Page(events, following, backward and following < end)
+                following = min(max(following, mine[-1].sequence + mine[-1].length), end + 1)
+            # A page that is full does not search for one event more.
+            if is_late or len(events) >= limits.events_max or budget <= 0:
+                return Page(events, following, following < end if backward else following > end)
     return Page(events, following, True)
 
 

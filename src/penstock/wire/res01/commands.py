@@ -282,6 +282,7 @@ ORIGINAL_BINARY: Final = (
 
 _READ_RECORDS: Final = (POSITION, ANY_CONTEXT, FILTER, WAIT_MS)
 _READ_ALL: Final = (POSITION, ANY_CONTEXT, FILTER, LIMIT, WAIT_MS, Field("", Types(), "types"))
+_READ_STREAM_PART: Final = (*READ_STREAM, LIMIT, FLAG("Backward"), Field("", Types(), "types", default=None))
 _ERASE_SUBJECT: Final = (STRING("Subject"), ANY_CONTEXT, POSITION, LAST_OR_ALL)
 _NO_MARK: Final = Field("", Unmarked(), "mark")
 _COMMITS: Final = rows(Append, "CommitCount", "commits", *COMMIT, NEW_EVENTS, _NO_MARK, to_end=False)
@@ -304,7 +305,7 @@ EXTENSIONS: Final = (
     # --- reads
     Command("GE", "gets one event", model.ReadEvent, GR, *READ_EVENT),
     Command("RA", "reads everything from a position on, as stored records", model.ReadRecords, RD, *_READ_RECORDS),
-    _whole("QF", "reads a stream, as whole events", model.ReadStream, PF, *READ_STREAM, LIMIT, FLAG("Backward")),
+    _whole("QF", "reads a stream, as whole events", model.ReadStream, PF, *_READ_STREAM_PART),
     _whole("GF", "gets one whole event", model.ReadEvent, PF, *READ_EVENT),
     _whole("RF", "reads the whole history, as whole events", model.ReadAll, PF, *_READ_ALL),
     Command("TP", "finds the position of a time", model.FindPosition, PT, CONTEXT, FILTER, TIME("Time", "ticks")),
