@@ -365,6 +365,15 @@ def test_requests_per_second_allow_a_second_at_once_and_then_one_each_time(clock
     assert (who.usage.requests, who.usage.busy) == (15, 3)
 
 
+def test_a_message_with_many_requests_counts_as_so_many(clock: Clock) -> None:
+    who = login(requests_per_s_max=10)
+    assert who.admit(0, 1000) is None
+    assert said(who.admit(0)) == ("eve", "requests_per_s_max", 10, 99_000)
+    clock.now += 99
+    assert who.admit(0) is None
+    assert who.usage.requests == 1002
+
+
 def test_bytes_per_second_let_one_large_request_pass_and_count_it_against_the_next(clock: Clock) -> None:
     who = login(bytes_per_s_max=1000)
     assert who.admit(5000) is None
@@ -382,10 +391,11 @@ def test_a_refused_request_uses_nothing_of_the_other_limit(clock: Clock) -> None
 
 def test_long_polls_are_counted_until_they_end() -> None:
     who = login(polls_max=2)
-    assert (who.begin_poll(), who.begin_poll()) == (None, None)
-    assert said(who.begin_poll()) == ("eve", "polls_max", 2, access.RETRY_MS)
-    who.end_poll()
-    assert who.begin_poll() is None
+    assert said(who.begin_polls(3)) == ("eve", "polls_max", 2, access.RETRY_MS)
+    assert (who.begin_polls(1), who.begin_polls(1)) == (None, None)
+    assert said(who.begin_polls(1)) == ("eve", "polls_max", 2, access.RETRY_MS)
+    who.end_polls(1)
+    assert who.begin_polls(1) is None
 
 
 async def test_connections_are_limited_by_token_and_by_the_principal_of_a_gate(engine: Engine) -> None:

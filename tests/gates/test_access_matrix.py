@@ -331,6 +331,16 @@ def test_every_page_of_http(guarded: Guarded, credential: str) -> None:
                 assert ("store_id" in json.loads(said)) == (credential != "none")
 
 
+def test_http_repeats_nothing_that_may_be_a_token(guarded: Guarded) -> None:
+    token = guarded.tokens["root"]
+    for said in (token, f"Bearer{token}", f"Basic {token}", f"Bearer {token} {token}"):
+        with contextlib.closing(HTTPConnection(guarded.served.http, timeout=PATIENCE_S)) as connection:
+            connection.request("GET", "/metrics", headers={"authorization": said})
+            answer = connection.getresponse()
+            assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert token not in answer.read().decode()
+
+
 # --- limits -------------------------------------------------------------------------------------------------------
 
 

@@ -291,16 +291,16 @@ def poll(login: Login, requests: int = 1) -> Carried:
 
 
 @pytest.mark.parametrize("requests", [1, 3])
-def test_a_long_poll_counts_until_it_is_answered(requests: int) -> None:
-    login, replies = polls(1), Replies()
+def test_each_long_poll_of_a_message_counts_until_that_is_answered(requests: int) -> None:
+    login, replies = polls(requests), Replies()
     carried = poll(login, requests)
     begun(carried, replies)
-    assert login.usage.polls == 1
-    refused = poll(login, requests)
+    assert (login.usage.polls, login.usage.requests) == (requests, requests)
+    refused = poll(login)
     assert not refused.enter(replies.budget)
-    assert (refused.left, login.usage.polls, login.usage.busy) == (0, 1, 1)
+    assert (refused.left, login.usage.polls, login.usage.busy) == (0, requests, 1)
     for number in range(requests):
-        assert login.usage.polls == 1
+        assert login.usage.polls == requests
         replies.reply(number)
     assert (login.usage.polls, replies.budget.taken) == (0, 0)
 
@@ -315,7 +315,7 @@ def test_a_long_poll_without_room_in_the_budget_is_not_counted() -> None:
 @pytest.mark.parametrize("requests", [1, 3])
 @pytest.mark.parametrize("gives_up", [True, False])
 def test_a_long_poll_whose_connection_is_lost_is_counted_no_more_and_only_once(requests: int, gives_up: bool) -> None:
-    login, replies = polls(1), Replies(gives_up=gives_up)
+    login, replies = polls(requests), Replies(gives_up=gives_up)
     carried = poll(login, requests)
     begun(carried, replies)
     carried.abandon()

@@ -184,10 +184,10 @@ class Login:
         self.ends_at: float | None = None
         """When it ends because of its own change (`time.monotonic`)."""
 
-    def admit(self, size: int) -> OverLimit | None:
-        """Count a request of so many bytes; the error if the principal must wait."""
+    def admit(self, size: int, requests: int = 1) -> OverLimit | None:
+        """Count a message of so many bytes and requests; the error if the principal must wait."""
         usage, limits = self.usage, self.principal.limits
-        usage.requests += 1
+        usage.requests += requests
         usage.bytes += size
         requests_max, bytes_max = limits.requests_per_s_max, limits.bytes_per_s_max
         if requests_max is None and bytes_max is None:
@@ -198,21 +198,21 @@ class Login:
         if refusal is not None:
             return refusal
         if requests_max is not None:
-            usage.requests_until = max(usage.requests_until, now) + 1 / requests_max
+            usage.requests_until = max(usage.requests_until, now) + requests / requests_max
         if bytes_max is not None:
             usage.bytes_until = max(usage.bytes_until, now) + size / bytes_max
         return None
 
-    def begin_poll(self) -> OverLimit | None:
-        """Count a long poll, until `end_poll`; the error if the principal has too many."""
+    def begin_polls(self, polls: int) -> OverLimit | None:
+        """Count the long polls of a message, until `end_polls`; the error if the principal has too many."""
         maximum = self.principal.limits.polls_max
-        if maximum is not None and self.usage.polls >= maximum:
+        if maximum is not None and self.usage.polls + polls > maximum:
             return self.refuse("polls_max", maximum)
-        self.usage.polls += 1
+        self.usage.polls += polls
         return None
 
-    def end_poll(self) -> None:
-        self.usage.polls -= 1
+    def end_polls(self, polls: int) -> None:
+        self.usage.polls -= polls
 
     def _over(self, now: float, limit: str, maximum: int | None, until: float) -> OverLimit | None:
         if maximum is None or until <= now + 1:

@@ -180,7 +180,8 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         """Who sends a request. Raises NotAuthenticated or OverLimit."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind and kind.lower() != "bearer":
-            raise NotAuthenticated(f"authorization {kind[:SHOWN_CHARACTERS_MAX]} is not known here; send Bearer TOKEN")
+            # Not repeated: it may be a token without its word.
+            raise NotAuthenticated("this authorization is not known here; send Bearer TOKEN")
         shown: Sequence[str] = request.scope.get("state", {}).get(CERTIFICATE, ())
         login = engine.access.for_one_request(token.strip() if kind else None, engine.settings.http_as, shown)
         if (refusal := login.admit(0)) is not None:

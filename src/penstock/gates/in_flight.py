@@ -188,9 +188,9 @@ class InFlightMessage:
     __slots__ = (
         *("_abandons", "_budget", "_counted", "_engine", "_framing", "_is_abandoned", "_is_going_on"),
         *(
-            "_is_polling",
             "_next",
             "_pipeline",
+            "_polls",
             "_replies",
             "exchange",
             "fills_pages",
@@ -207,7 +207,8 @@ class InFlightMessage:
         self._pipeline = pipeline
         self.login = login
         self._framing = framing
-        self._counted = self._is_abandoned = self._is_polling = False
+        self._counted = self._is_abandoned = False
+        self._polls = 0
         self._abandons: list[Callable[[], bool]] = []
         self.exchange = exchange
         self.size = size
@@ -225,18 +226,19 @@ class InFlightMessage:
     def enter(self, budget: Budget) -> bool:
         """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
         self._budget = budget
-        refusal = self.login.admit(self.size)
-        if refusal is None and self.waits:
-            refusal = self.login.begin_poll()
+        requests = self.exchange.requests
+        refusal = self.login.admit(self.size, max(1, len(requests)))
+        polls = sum(1 for request in requests if getattr(request, "wait_ms", 0)) if self.waits else 0
+        if refusal is None and polls:
+            refusal = self.login.begin_polls(polls)
         if refusal is None:
             if budget.take(self.size):
                 self._counted = True
-                self._is_polling = self.waits
+                self._polls = polls
                 return True
-            if self.waits:
-                self.login.end_poll()
+            self.login.end_polls(polls)
         refused: list[Reply | PenstockError] = [
-            budget.busy(request) if refusal is None else refusal for request in self.exchange.requests
+            budget.busy(request) if refusal is None else refusal for request in requests
         ]
         self._refuse(refused)
         return False
@@ -296,7 +298,7 @@ class InFlightMessage:
         given_up = [give_up() for give_up in self._abandons]
         # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
         self._abandons = [_nothing] * len(given_up)
-        self._end_poll()
+        self._end_polls()
         self._is_abandoned = True
         if len(self.exchange.requests) == 1 and given_up == [False]:
             # The engine still writes it, and replies then.
@@ -372,7 +374,7 @@ class InFlightMessage:
             answers = [self.exchange.failed(Unexpected(repr(error)))]
         done = not self.left
         if done:
-            self._end_poll()
+            self._end_polls()
             self._give_bytes_back()
         self.deliver(answers, done)
 
@@ -382,11 +384,11 @@ class InFlightMessage:
         if done:
             self._pipeline.finished(self)
 
-    def _end_poll(self) -> None:
-        """Count a long poll no more: once, although one that writes is answered after its connection is lost."""
-        if self._is_polling:
-            self._is_polling = False
-            self.login.end_poll()
+    def _end_polls(self) -> None:
+        """Count its long polls no more: once, although one that writes is answered after its connection is lost."""
+        polls, self._polls = self._polls, 0
+        if polls:
+            self.login.end_polls(polls)
 
     def _give_bytes_back(self) -> None:
         if self._counted:
