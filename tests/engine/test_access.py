@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import model
-from penstock.engine import Engine, access, jobs
+from penstock.engine import Engine, access
 from penstock.engine.access import NOBODY, Login, Usage, authorize
 from penstock.errors import (
     InvalidRequest,
@@ -21,6 +21,7 @@ from penstock.errors import (
     OverLimit,
     PenstockError,
     ReaderBusy,
+    StorageFailure,
 )
 from penstock.model import (
     ANONYMOUS,
@@ -43,7 +44,7 @@ from penstock.model import (
 from penstock.model.requests import StagedUnit, SubscriptionStart
 from penstock.model.times import TICKS_PER_SECOND
 from penstock.settings import Settings
-from penstock.store import store_url
+from penstock.store import contract, store_url
 from penstock.store.stages import make_unit
 from tests.engine.caller import Caller, principal
 from tests.engine.logs import MAP, Remits, until
@@ -120,19 +121,41 @@ async def test_the_first_principal_ends_all_that_came_in_before(engine: Engine) 
 
 async def test_a_change_holds_however_busy_the_workers_are(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     eve = await closed(engine, "read:shop")
-    refused, run_first = 3, engine.pool.run_first
+    token = await token_of(engine, "eve")
+    ended: list[Login] = []
+    login = engine.access.by_token(token, ended.append)
 
-    def busy(job: Any, *arguments: Any) -> Any:
-        nonlocal refused
-        refused -= 1
-        if refused >= 0 and job is jobs.changed_access:
-            raise ReaderBusy(1)
-        return run_first(job, *arguments)
+    def busy(*_: Any) -> Any:
+        raise ReaderBusy(1)
 
-    monkeypatch.setattr(engine.pool, "run_first", busy)
+    for way in ("run", "run_first"):
+        monkeypatch.setattr(engine.pool, way, busy)
+    await engine.execute(ADMIN, model.DropCredential(token.partition(".")[0]))
+    assert ended == [login]
     await engine.execute(ADMIN, model.DropPrincipal(eve.name))
-    assert refused < 0
     assert engine.access.principal("eve") is None
+    await engine._context.apply(contract.StorePrincipal("ann", (), Limits()))
+    await engine.access.reload()
+    assert engine.access.principal("ann") is not None
+
+
+async def test_a_change_that_fails_after_it_is_on_disk_holds_too(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "CHECK_S", 0.05)
+    eve = await closed(engine, "read:shop")
+    is_ended = asyncio.Event()
+    engine.access.by_token(await token_of(engine, "eve"), lambda _login: is_ended.set())
+    write = engine._context.write
+
+    async def failing(transaction: contract.Transaction, size: int = 0) -> Any:
+        await write(transaction, size)
+        raise StorageFailure("the disk said nothing")
+
+    monkeypatch.setattr(engine._context, "write", failing)
+    with pytest.raises(StorageFailure):
+        await engine.execute(ADMIN, model.DropPrincipal(eve.name))
+    await asyncio.wait_for(is_ended.wait(), 30)
 
 
 async def test_what_was_staged_with_other_grants_is_not_published(engine: Engine) -> None:

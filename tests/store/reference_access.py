@@ -37,6 +37,9 @@ class AccessReference:
             sorted(tables.credentials.values(), key=lambda one: one.id),
         )
 
+    def _do_readaccess(self, _op: contract.ReadAccess) -> AccessState:
+        return self.access()
+
     def _change(self) -> int:
         self.tables.version = max(self.recorded, self.tables.version + 1)
         return self.tables.version

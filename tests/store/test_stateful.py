@@ -49,6 +49,7 @@ from penstock.store.contract import (
     Progress,
     Proposal,
     QueueState,
+    ReadAccess,
     ReadLimits,
     Register,
     Release,
@@ -176,6 +177,7 @@ class StoreMachine(StagingRules, BuildRules):
             ExpireCredentials(name, kind, data.draw(ends), data.draw(st.sampled_from(["t", ""]))),
             RequireAdministrator(data.draw(st.sampled_from([None, name]))),
             RequireAdministrator(name, credential),
+            ReadAccess(),
         ]
         return data.draw(st.sampled_from(choices), label="operation")
 

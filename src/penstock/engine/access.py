@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock import model
 from penstock.engine import jobs
@@ -24,15 +24,12 @@ from penstock.engine.access_file import AccessFile, FileAccess
 from penstock.engine.audit import Audit
 from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.errors import (
-    Busy,
     InvalidRequest,
     NotAllowed,
     NotAuthenticated,
     OverLimit,
     PenstockError,
     PrincipalNotFound,
-    TimedOut,
-    WorkerDied,
 )
 from penstock.model import ANONYMOUS, Credential, CredentialKind, Grant, Principal, Right, View, now_ticks
 from penstock.model.access import check_credential, check_label, check_principal, is_administrator
@@ -55,8 +52,6 @@ DECIDED_MAX: Final = 1024
 """Decisions that are remembered for a principal. A name has a kilobyte at most."""
 RETRY_MS: Final = 1000
 """What a client is told to wait for something that is in use, not counted per second."""
-RELOAD_AGAIN_S: Final = 0.05
-"""Until the next attempt to read the principals while the workers are busy."""
 
 NOBODY: Final = Principal("nobody", ())
 """Who has not authenticated at a server that has principals."""
@@ -255,8 +250,8 @@ class Access:
         """By the principal's name. Names come from administrators, so there are not too many."""
         self._logins: dict[str, set[Login]] = {}
         self._context: EngineContext | None = None
-        self._asked = self._read = 0
-        """How often the principals were to be read again, and which of these times they were."""
+        self._is_in_doubt = False
+        """Whether a change that was answered as an error may be written."""
         self._watching: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -282,6 +277,9 @@ class Access:
 
     def principal(self, name: str) -> Principal | None:
         return self._known.principals.get(name)
+
+    def has_credential(self, name: str) -> bool:
+        return name in self._known.credentials
 
     # -- coming in
 
@@ -388,29 +386,34 @@ class Access:
     def file_state(self) -> contract.AccessState | None:
         return None if self._file is None else _state_of(self._file.found)
 
-    async def reload(self, sparing: Login | None = None) -> None:
-        """Read the principals again, and end the senders whose credentials or rights have changed.
+    async def change(self, transaction: tuple[contract.Operation, ...], sender: Login | None) -> None:
+        """Write a change. It holds when it is on disk: the writer gives the principals back with it.
+
+        What waits for the workers could keep them busy for long, to delay that it is revoked.
+        """
+        assert self._context is not None
+        try:
+            *_, found = await self._context.write(contract.Transaction((*transaction, contract.ReadAccess())))
+        except PenstockError:
+            # It may be on disk all the same.
+            self._is_in_doubt = True
+            raise
+        self._take(found, sender)
+
+    async def reload(self) -> None:
+        """Read the principals again, since another server has changed them."""
+        assert self._context is not None
+        if self._file is None:
+            self._take(await self._context.apply(contract.ReadAccess()))
+
+    def _take(self, found: Any, sparing: Login | None = None) -> None:
+        """End the senders whose credentials or rights have changed.
 
         The sender `sparing` ends a moment later: it gets the answer to what it has changed.
         """
-        assert self._context is not None
-        if self._file is not None:
-            return
-        self._asked = asked = self._asked + 1
-        found: contract.AccessState | None = await self._context.pool.run_first(
-            jobs.changed_access, self._known.version
-        )
-        self._read = max(self._read, asked)
-        if found is not None and found.version > self._known.version:
+        assert isinstance(found, contract.AccessState)
+        if found.version > self._known.version:
             self._replace(Known.of(found), sparing)
-
-    async def reload_now(self, sparing: Login | None = None) -> None:
-        """As `reload`, however busy the workers are: a change that is written must not be answered as an error."""
-        while True:
-            try:
-                return await self.reload(sparing)
-            except (Busy, TimedOut, WorkerDied):
-                await asyncio.sleep(RELOAD_AGAIN_S)
 
     def _replace(self, known: Known, sparing: Login | None = None) -> None:
         self._known = known
@@ -469,9 +472,13 @@ class Access:
                 if (changed := self._file.changed()) is not None:
                     log.info("%s has changed: %d principals", self._file.path, len(changed.principals))
                     self._replace(Known.of(_state_of(changed, self._known.version + 1)))
-            elif self._context.others.is_shared or self._read < self._asked:
-                await self.reload()
+            elif self._context.others.is_shared or self._is_in_doubt:
+                self._is_in_doubt = False
+                found = await self._context.pool.run_first(jobs.changed_access, self._known.version)
+                if found is not None:
+                    self._take(found)
         except PenstockError as error:
+            self._is_in_doubt = True
             log.warning("the principals could not be read again; those of before hold: %s", error)
         except Exception:
             log.exception("the principals could not be read again; those of before hold")
@@ -512,7 +519,10 @@ class AccessRequests:
         return model.Done()
 
     async def drop(self, request: model.DropPrincipal, caller: Caller) -> model.Done:
-        if all(one.name != request.name for one in (await self._state()).principals):
+        # What is known here needs no worker, which may be busy with requests of whoever is revoked.
+        if self._access.principal(request.name) is None and all(
+            one.name != request.name for one in (await self._state()).principals
+        ):
             raise PrincipalNotFound(request.name)
         removed = contract.RemovePrincipal(request.name, keeps_admin=not request.force)
         await self._write(caller, "principal-revoked", {"principal": request.name}, removed)
@@ -549,7 +559,9 @@ class AccessRequests:
         return model.Done()
 
     async def remove(self, request: model.DropCredential, caller: Caller) -> model.Done:
-        if all(one.id != request.id for one in (await self._state()).credentials):
+        if not self._access.has_credential(request.id) and all(
+            one.id != request.id for one in (await self._state()).credentials
+        ):
             raise InvalidRequest("credential", f"{request.id!r} is not known; penstock access show NAME lists them")
         await self._write(
             caller, "credential-revoked", {"credential": request.id}, contract.RemoveCredential(request.id)
@@ -591,8 +603,7 @@ class AccessRequests:
                 "access", "is decided by the file of the setting access_file; change that file instead"
             )
         entry = self._audit.entry(caller.principal, "access", what, facts, always=True)
-        await self._context.write(contract.Transaction((*_still_allowed(caller), *operations, *entry)))
-        await self._access.reload_now(caller.sender)
+        await self._access.change((*_still_allowed(caller), *operations, *entry), caller.sender)
 
     def _check_credential(self, principal: str, label: str, expires: int | None) -> None:
         _check_principal(principal)

@@ -619,6 +619,11 @@ class RequireAdministrator(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAccess(Operation):
+    """Change nothing. Answers the AccessState with all that comes before it in the batch."""
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetArrival(Operation):
     """The arrival of the store is in the audit now. Answers True; InvalidRequest if it was not to be told."""
 
@@ -654,6 +659,7 @@ Result = (
     | QueueState
     | IteratorState
     | Allocation
+    | AccessState
     | bool
     | int
     | str

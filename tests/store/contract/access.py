@@ -21,6 +21,7 @@ from penstock.store.contract import (
     ExpireCredentials,
     ExpireStages,
     Operation,
+    ReadAccess,
     RemoveCredential,
     RemovePrincipal,
     RequireAdministrator,
@@ -138,6 +139,16 @@ class AccessContract(StoreCase):
         assert not may("ann", shown)
         do(store, RemovePrincipal("ann"), RemovePrincipal("bob"))
         assert [may("ann", shown), may("bob"), may(None)] == [False, False, False]
+
+    def test_a_transaction_answers_the_principals_as_it_leaves_them(self, store: Store) -> None:
+        assert do_one(store, ReadAccess()) == NOTHING
+        stored = StorePrincipal("ann", ("all:*",), Limits()), StoreCredential(token("t", "ann")), ReadAccess()
+        changes = [stored, (RemovePrincipal("ann"), RequireAdministrator("ann"), ReadAccess()), (ReadAccess(),)]
+        first, refused, last = store.write([Transaction(change) for change in changes])
+        assert isinstance(first, list)
+        assert isinstance(refused, NotAuthenticated)
+        assert last == [first[-1]] == [store.access()]
+        assert list(credentials(store)) == ["t"]
 
     def test_names_differ_by_case_and_come_in_the_order_of_their_bytes(self, store: Store) -> None:
         let_in(store, "b", "a.b", "B", "a", "_", "a-b", "a@b")

@@ -326,6 +326,7 @@ HANDLERS: Final[dict[type[Operation], Callable[[Batch, Any], Result | Deferred]]
     contract.StoreCredential: lambda batch, op: access.store_credential(batch.db, op, batch.recorded),
     contract.RemoveCredential: lambda batch, op: access.remove_credential(batch.db, op, batch.recorded),
     contract.RequireAdministrator: lambda batch, op: access.require_administrator(batch.db, op, batch.recorded),
+    contract.ReadAccess: lambda batch, _op: access.read(batch.db),
     contract.ForgetArrival: lambda batch, _op: access.forget_arrival(batch.db),
     contract.ExpireCredentials: lambda batch, op: access.expire_credentials(batch.db, op, batch.recorded),
 }
