@@ -4,6 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -189,6 +190,32 @@ def test_two_servers_of_a_postgresql_agree(tmp_path: Path, schemas: Schemas, pol
         # A lost administrator comes back beside running servers.
         again = token_of(access("init", "--store", store))
         until(lambda: "admin" in run("access", "whoami", env=given(two.url, again)).out)
+
+
+def test_a_leaked_token_makes_no_other_one_on_a_second_server_once_it_is_rotated(
+    tmp_path: Path, schemas: Schemas
+) -> None:
+    store = schemas.url()
+    with SharedServer(tmp_path / "one.log", store) as one, SharedServer(tmp_path / "two.log", store) as two:
+        leaked = token_of(access("init", "--store", store))
+        for server in (one, two):
+            until(lambda server=server: _is_closed(server.url))  # type: ignore[misc]
+        made: list[str] = []
+
+        def steal() -> None:
+            with penstock.connect(two.url, token=leaked) as thief, suppress(PenstockError):
+                while True:
+                    made.append(thief.access.issue_token("admin").id)
+
+        stealing = threading.Thread(target=steal)
+        stealing.start()
+        until(lambda: len(made) > 10)
+        with penstock.connect(one.url, token=leaked) as client:
+            kept = client.access.issue_token("admin", rotate=0)
+        stealing.join(30)
+        assert not stealing.is_alive()
+        with penstock.connect(one.url, token=kept.token) as client:
+            assert [one.id for one in client.access.credentials("admin") if one.expires is None] == [kept.id]
 
 
 def _is_closed(url: str) -> bool:
