@@ -48,6 +48,15 @@ def test_a_server_that_is_down_is_told_to_a_process_too() -> None:
     assert done == (1, "", REFUSED)
 
 
+def test_a_command_goes_on_at_the_next_host_of_its_url(served: Server) -> None:
+    place = served.url.partition("://")[2]
+    assert command("append", "hosts", "s", "T", "--url", f"{NOBODY},{place}").code == 0
+    assert command("streams", "hosts", "--url", f"penstock://{place},127.0.0.1:1").out.split()[-2:] == ["s", "1"]
+    both = f"{NOBODY},127.0.0.1:2"
+    why = "127.0.0.1:1: connection refused; 127.0.0.1:2: connection refused"
+    assert command("contexts", "--url", both) == (1, "", f"penstock: no server answers at {both}: {why}; {ADVICE}\n")
+
+
 @pytest.mark.parametrize(
     ("url", "code", "reason"),
     [

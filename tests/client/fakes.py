@@ -65,6 +65,17 @@ class FakeMq:
     def sessions(self) -> int:
         return len(self._server.sessions())
 
+    def drop_all(self) -> None:
+        """End all connections, and return when they are gone."""
+
+        async def drop() -> None:
+            sessions = [self._server.session(info.id) for info in self._server.sessions()]
+            for session in filter(None, sessions):
+                session.close()
+                await session.gone()
+
+        self._portal.run(drop())
+
     def __enter__(self) -> Self:
         return self
 

@@ -2,20 +2,29 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import penstock
+from penstock import Client
 from penstock.client.aio import AsyncClient
 from penstock.errors import PenstockError
 from penstock.store import open_reader
 from penstock.store.contract import ReadLimits
+from tests.client.conftest import MAKERS, end
+from tests.client.support import calls_of
 from tests.engine.logs import until
 from tests.postgres import Postgres, Schemas, postgres
 from tests.shared.serving import SharedServer
+from tests.test_server import PATIENCE_S
+from tests.test_server import until as wait_until
 
 PASSWORD = "correct-horse"
 EVENTS = 60
@@ -70,6 +79,69 @@ def test_an_iterator_is_taken_over_from_a_server_that_was_killed(servers: tuple[
         assert client.iterator("kept").next(-1) == [200]
         assert client.iterator("kept").next() == list(range(0, 201, 2))
     assert other.metric("penstock_lua_messages_total") == 1
+
+
+# --- clients that go on at the other server ------------------------------------------------------------------
+
+
+def both(servers: tuple[SharedServer, SharedServer]) -> str:
+    """One URL with both servers."""
+    return f"penstock://{servers[0].addresses['mq']},{servers[1].addresses['mq']}"
+
+
+@pytest.mark.parametrize("connect", MAKERS.values(), ids=MAKERS.keys())
+def test_a_client_whose_server_is_killed_goes_on_at_the_other_one_and_writes_nothing_twice(
+    servers: tuple[SharedServer, SharedServer], connect: Callable[..., Client]
+) -> None:
+    sent = [penstock.event("Made", number) for number in range(300)]
+    client = connect(both(servers), timeout=PATIENCE_S)
+    try:
+        with ThreadPoolExecutor(1) as killers:
+            for number, event in enumerate(sent):
+                # In the middle of a call, or between two.
+                if number == 100:
+                    killers.submit(servers[0].kill)
+                elif number == 150:
+                    killers.submit(servers[0].start).result()
+                elif number == 200:
+                    killers.submit(servers[1].kill)
+                expected = penstock.ANY if number % 2 else number + 1
+                client.append("shop", "s", [event], expected=expected)
+        client.append_many([("shop", "t", [event]) for event in sent])
+        for stream in ("s", "t"):
+            assert [event.id for event in client.read_stream("shop", stream)] == [event.id for event in sent]
+        assert client.stats().head == 600
+    finally:
+        end(client)
+
+
+def test_an_append_that_reaches_a_paused_server_too_is_written_once(
+    servers: tuple[SharedServer, SharedServer],
+) -> None:
+    """The first server reads it when the second one has carried out the repeat."""
+    one = servers[0]
+    with penstock.connect(both(servers), timeout=PATIENCE_S) as client, ThreadPoolExecutor(1) as threads:
+        for sequence, expected in ((1, penstock.ANY), (2, 2), (3, penstock.ANY)):
+            link = calls_of(client).transport._link
+            assert str(link.host) == one.addresses["mq"]
+            one.process.send_signal(signal.SIGSTOP)
+            try:
+                append = partial(client.append, "shop", "s", [penstock.event("Made", sequence)], expected=expected)
+                appended = threads.submit(append)
+                wait_until(lambda link=link: bool(link.pending) and not link._out)  # type: ignore[misc]
+                link._stream._socket.shutdown(socket.SHUT_RDWR)
+                assert appended.result(PATIENCE_S).sequence == sequence
+            finally:
+                one.process.send_signal(signal.SIGCONT)
+            received = partial(one.metric, 'penstock_commands_total{command="AB"}')
+            wait_until(lambda received=received, sequence=sequence: received() == 2 * sequence - 1)  # type: ignore[misc]
+            with penstock.connect(one.url) as direct:
+                # It is written after what the server had received before.
+                direct.append("shop", "t", [penstock.event("Made")])
+            assert [event.json() for event in client.read_stream("shop", "s")] == list(range(1, sequence + 1))
+            # Back to the first server.
+            calls_of(client).transport._link._stream._socket.shutdown(socket.SHUT_RDWR)
+            client.stats()
 
 
 # --- everything at once ---------------------------------------------------------------------------------------

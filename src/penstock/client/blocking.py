@@ -16,6 +16,7 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final
 
+from penstock.client.hosts import Host, HostFailure, Hosts, attempt_error, unsent_error
 from penstock.client.stream import Stream, TlsStream
 from penstock.client.tls import (
     HANDSHAKE_ERRORS,
@@ -28,7 +29,6 @@ from penstock.client.tls import (
 )
 from penstock.client.tokens import TokenRequest
 from penstock.client.transport import (
-    CONNECT_S_MAX,
     HELLO,
     LIMITS,
     UNSENT_BYTES_HIGH,
@@ -36,7 +36,6 @@ from penstock.client.transport import (
     ending_error,
     request_message,
     split_answer,
-    unsent_error,
 )
 from penstock.errors import CannotConnect, ClientClosed, InvalidRequest, LimitExceeded, PenstockError, TlsFailed
 from penstock.interrupts import NOTICE_S_MAX
@@ -97,8 +96,9 @@ class Waiter:
 class BlockingLink:
     """One connection. What belongs together is done under its lock; the leader alone reads."""
 
-    def __init__(self, url: str, stream: Stream) -> None:
-        self.url = url
+    def __init__(self, host: Host, stream: Stream) -> None:
+        self.host = host
+        self.url = host.url
         self.pending: dict[bytes, Waiter] = {}
         self._stream = stream
         self._parser = Parser(LIMITS.message_frames_max, LIMITS.message_bytes_max)
@@ -157,6 +157,10 @@ class BlockingLink:
     def replaced(self) -> None:
         """There is another connection now. What still waits for answers here is in doubt."""
         self._end(Reason.SOCKET_ERROR, CloseReason.LOST)
+
+    def drop(self) -> None:
+        """End it at once."""
+        self._end(Reason.CLIENT_CLOSING, Reason.CLIENT_CLOSING.words)
 
     def close(self) -> None:
         """End it, and give the server a moment to read why: unread bytes would make the system drop our last ones."""
@@ -383,13 +387,10 @@ def _keep(of: "weakref.ref[BlockingLink]", over: threading.Event) -> None:
 class BlockingTransport(Channel):
     """Has a connection, or makes one. Nothing in it suspends. A forked child cannot use it."""
 
-    def __init__(
-        self, url: str, host: str, port: int, token: TokenRequest | None = None, tls: TlsOptions | None = None
-    ) -> None:
-        self.url = url
+    def __init__(self, hosts: Hosts, token: TokenRequest | None = None, tls: TlsOptions | None = None) -> None:
+        self.url = hosts.url
         self.token = token
-        self._host = host
-        self._port = port
+        self._hosts = hosts
         self._tls = tls
         self._link: BlockingLink | None = None
         self._arriving: BlockingLink | None = None
@@ -454,15 +455,17 @@ class BlockingTransport(Channel):
             while True:
                 with self._lock:
                     if self._connector is None:
-                        if self._link is not None and self._link.is_open():
-                            return self._link
+                        if self._link is not None:
+                            if self._link.is_open():
+                                return self._link
+                            self._hosts.leave(self._link.host)
                         self._connector = me
                         break
                 if monotonic() >= until:
                     raise CannotConnect(self.url, "the server does not answer")
                 if self._closing.wait(LOOK_S):
                     raise ClientClosed
-            link = self._attempt(min(until, monotonic() + CONNECT_S_MAX))
+            link = self._attempt(until)
             with self._lock:
                 is_closed = self._closing.is_set()
                 if not is_closed:
@@ -481,16 +484,27 @@ class BlockingTransport(Channel):
         return link
 
     def _attempt(self, until: float) -> BlockingLink:
+        failures: list[HostFailure] = []
+        for host, end in self._hosts.turns(until, monotonic):
+            try:
+                link = self._reached(host, min(until, end))
+            except (CannotConnect, TlsFailed) as error:
+                failures.append((host, error))
+            else:
+                self._hosts.use(host)
+                return link
+        raise self._hosts.error(failures)
+
+    def _reached(self, host: Host, until: float) -> BlockingLink:
+        """A connection to one host, which has taken the token."""
         token = None if self.token is None else self.token()
         try:
-            link = BlockingLink(self.url, self._stream(until))
+            link = BlockingLink(host, self._stream(host, until))
             if token is not None:
                 self._authenticate(link, token, until)
             return link
-        except TimeoutError:
-            raise CannotConnect(self.url, "the server does not answer") from None
         except OSError as error:
-            raise CannotConnect(self.url, (error.strerror or str(error)).lower()) from None
+            raise attempt_error(host, error) from None
 
     def _authenticate(self, link: BlockingLink, token: Authenticate, until: float) -> None:
         try:
@@ -500,30 +514,31 @@ class BlockingTransport(Channel):
                 self._arriving = link
             link.exchange(token, until)
         except BaseException as error:
-            link.close()
+            # It may be a host that answers nothing, and others are left to try.
+            link.drop()
             if isinstance(error, PenstockError):
                 raise ClientClosed if self._closing.is_set() else unsent_error(error) from None
             raise
         finally:
             self._arriving = None
 
-    def _stream(self, until: float) -> Stream:
-        host, port, is_cancelled = self._host, self._port, self._closing.is_set
+    def _stream(self, host: Host, until: float) -> Stream:
+        is_cancelled = self._closing.is_set
         if self._tls is None:
-            return Stream.connect(host, port, until, is_cancelled)
+            return Stream.connect(host.name, host.port, until, is_cancelled)
         # Files may be renewed between two connections.
-        context = self._tls.context(self.url)
+        context = self._tls.context(host.url)
         try:
-            return TlsStream.secure(host, port, context, until, is_cancelled)
+            return TlsStream.secure(host.name, host.port, context, until, is_cancelled)
         except HANDSHAKE_ERRORS as error:
-            seen = self._look(lenient(context), until) if needs_another_look(error) else None
-            raise handshake_error(self.url, host, port, error, seen) from None
+            seen = self._look(host, lenient(context), until) if needs_another_look(error) else None
+            raise handshake_error(host.url, host.name, host.port, error, seen) from None
 
-    def _look(self, context: ssl.SSLContext, until: float) -> Any:
+    def _look(self, host: Host, context: ssl.SSLContext, until: float) -> Any:
         """The certificate of the server, if it is but for its name and time what it should be."""
         with suppress(OSError):
             until = min(until, monotonic() + LOOK_S_MAX)
-            stream = TlsStream.secure(self._host, self._port, context, until, self._closing.is_set)
+            stream = TlsStream.secure(host.name, host.port, context, until, self._closing.is_set)
             try:
                 return stream.certificate
             finally:

@@ -21,7 +21,8 @@ from uuid import uuid4
 
 from penstock import model
 from penstock.client.derived import derived, item_of, own_copy
-from penstock.client.transport import Channel, unsent_error
+from penstock.client.hosts import unsent_error
+from penstock.client.transport import Channel
 from penstock.errors import (
     AnswerMalformed,
     CannotConnect,

@@ -366,14 +366,15 @@ class Client(Blocking[AsyncClient]):
         self, url: str, *, token: Token | None = None, timeout: float = TIMEOUT_S, retries: bool = True
     ) -> None:
         self.url = url
-        self._make_looped = partial(AsyncClient, url, token=token, timeout=timeout, retries=retries)
         self._looped: Blocking[AsyncClient] | None = None
         self._lock = threading.RLock()
         self._closed = False
         self._process = os.getpid()
         transport = transport_to(url, token)
+        # Both share what is known of the hosts.
+        self._make_looped = partial(AsyncClient._over, transport, timeout=timeout, retries=retries)
         if isinstance(transport, MqTransport):
-            channel = BlockingTransport(url, transport.host, transport.port, transport.token, transport.tls)
+            channel = BlockingTransport(transport.hosts, transport.token, transport.tls)
             super().__init__(Direct(), AsyncClient._over(channel, timeout=timeout, retries=retries))
         else:
             super().__init__(Portal(), self._make_looped())

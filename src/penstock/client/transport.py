@@ -6,6 +6,7 @@ The MQ gate's transport is here. Those of ZeroMQ and of an engine in process (`z
 """
 
 import asyncio
+import re
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,10 +14,11 @@ from contextlib import suppress
 from itertools import count
 from math import inf
 from struct import error as struct_error
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from penstock import __version__
+from penstock.client.hosts import Host, HostFailure, Hosts, attempt_error, host_urls, unanswered_error, unsent_error
 from penstock.client.tls import (
     HANDSHAKE_ERRORS,
     LOOK_S_MAX,
@@ -39,6 +41,7 @@ from penstock.errors import (
     LimitExceeded,
     PenstockError,
     Refused,
+    TlsFailed,
 )
 from penstock.model import Reply, Request
 from penstock.mq import Ending, FrameTooLong, Message, MqClient, MqLimits, MqSession, Reason
@@ -58,8 +61,6 @@ from penstock.wire.res01.messages import (
 
 PendingReply = asyncio.Future[Reply]
 
-CONNECT_S_MAX: Final = 10.0
-"""How long one attempt to connect may take. Another one follows while the call has time left."""
 SMALL: Final = frozenset((b"AB", b"TB"))
 """Commands whose answers always fit into frames, whatever the store holds."""
 MESSAGE_BYTES_MAX: Final = 64 << 20
@@ -258,8 +259,9 @@ class PendingReplies:
 
 
 class Link(ABC):
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.url = host.url
         self.pending = PendingReplies()
         self.welcome: PendingReply | None = None
         """The server's answer to the hello. Calls do not wait for it."""
@@ -288,6 +290,10 @@ class Link(ABC):
         """Wait while much of what was sent before is still here."""
 
     @abstractmethod
+    def end(self) -> None:
+        """Begin to close it. The transport hears of it when it is gone."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Close it; returns when it is gone."""
 
@@ -299,18 +305,19 @@ class Link(ABC):
 class NetworkTransport(Transport):
     """Has a link, or makes one. Calls that need a connection at the same time wait for the same attempt."""
 
-    def __init__(self, url: str, host: str, port: int, token: TokenRequest | None = None) -> None:
-        self.url = url
-        self.host = host
-        self.port = port
+    def __init__(self, hosts: Hosts, token: TokenRequest | None = None) -> None:
+        self.url = hosts.url
+        self.hosts = hosts
         self.token = token
         self._link: Link | None = None
         self._links: set[Link] = set()
         self._connecting: asyncio.Task[Link | Exception] | None = None
+        self._failures: list[HostFailure] = []
+        """Those of the last attempt, or of the one under way: also of the host that has not answered yet."""
         self._closed = False
 
     @abstractmethod
-    async def connect(self) -> Link:
+    async def connect(self, host: Host) -> Link:
         """A new connection. Raises OSError, CannotConnect or TlsFailed."""
 
     def is_ready(self) -> bool:
@@ -327,13 +334,13 @@ class NetworkTransport(Transport):
 
     async def _connected(self, limit: asyncio.Timeout) -> Link:
         if self._connecting is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._attempt())
+            self._connecting = asyncio.get_running_loop().create_task(self._attempt(limit.when() or inf))
         try:
             # Shielded: a caller that gives up does not cancel the attempt for the others.
             found = await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
             if limit.expired():
-                raise CannotConnect(self.url, "the server does not answer") from None
+                raise self.hosts.error(self._failures) from None
             if self._closed:
                 raise ClientClosed from None
             raise
@@ -341,38 +348,50 @@ class NetworkTransport(Transport):
             raise found
         return found
 
-    async def _attempt(self) -> Link | Exception:
+    async def _attempt(self, until: float) -> Link | Exception:
         """One attempt to connect. A failure is a result: perhaps no caller waits for it any more."""
-        link: Link | None = None
-        failure: Exception
         try:
             if self._link is not None:
                 # It is about to close. Its answers must not be awaited while others are sent elsewhere.
                 self.lost(self._link)
+            self._failures = []
+            for host, end in self.hosts.turns(until, asyncio.get_running_loop().time):
+                self._failures.append((host, unanswered_error(host)))
+                found = await self._reached(host, end)
+                if isinstance(found, Link):
+                    self.hosts.use(host)
+                    self._link = found
+                    return found
+                if not isinstance(found, CannotConnect | TlsFailed):
+                    return found
+                self._failures[-1] = host, found
+            return self.hosts.error(self._failures)
+        finally:
+            self._connecting = None
+
+    async def _reached(self, host: Host, until: float) -> Link | Exception:
+        """A connection to one host, which has taken the token."""
+        link: Link | None = None
+        failure: Exception
+        try:
             token = None if self.token is None else self.token()
-            async with asyncio.timeout(CONNECT_S_MAX):
-                link = await self.connect()
+            async with asyncio.timeout_at(until):
+                link = await self.connect(host)
                 self._links.add(link)
                 # The next sender notices a link that was lost again at once.
                 if link.is_open:
                     link.greet()
                     if token is not None:
                         await link.pending.send(token, link.send)
-            self._link = link
             return link
-        except TimeoutError:
-            failure = CannotConnect(self.url, "the server does not answer")
-        except OSError as error:
-            failure = CannotConnect(self.url, (error.strerror or str(error)).lower())
-        except PenstockError as error:
-            failure = unsent_error(error)
+        except (OSError, PenstockError) as error:
+            failure = attempt_error(host, error)
         except Exception as error:  # noqa: BLE001 - of the caller's function that returns a token
             failure = error
-        finally:
-            self._connecting = None
         if link is not None:
-            await link.close()
-            self.gone(link)
+            # Without a wait: it may be a host that answers nothing, and others are left to try.
+            link.end()
+            self.lost(link)
         return failure
 
     def lost(self, link: Link) -> None:
@@ -380,6 +399,7 @@ class NetworkTransport(Transport):
         if link is self._link:
             self.losses += 1
             self._link = None
+            self.hosts.leave(link.host)
         link.pending.fail(link.ended)
 
     def gone(self, link: Link) -> None:
@@ -479,37 +499,30 @@ def ending_error(url: str, ending: Ending | None, mistake: str | None) -> Pensto
     return Refused(Res01Code.MALFORMED, "the server ended the connection: it takes no such message, or none so large")
 
 
-def unsent_error(ended: PenstockError) -> PenstockError:
-    """The error for a request that was not sent because its connection has ended: its outcome is known."""
-    return CannotConnect(ended.url, ended.reason) if isinstance(ended, ConnectionLost) else ended
-
-
 class MqTransport(NetworkTransport):
-    def __init__(
-        self, url: str, host: str, port: int, token: TokenRequest | None = None, tls: TlsOptions | None = None
-    ) -> None:
-        super().__init__(url, host, port, token)
+    def __init__(self, hosts: Hosts, token: TokenRequest | None = None, tls: TlsOptions | None = None) -> None:
+        super().__init__(hosts, token)
         self.tls = tls
 
-    async def connect(self) -> Link:
-        link = MqLink(self)
+    async def connect(self, host: Host) -> Link:
+        link = MqLink(self, host)
         if self.tls is None:
             await link.open(None)
             return link
         # Files may be renewed between two connections.
-        context = self.tls.context(self.url)
+        context = self.tls.context(host.url)
         try:
             await link.open(context)
         except HANDSHAKE_ERRORS as error:
-            seen = await self._look(lenient(context)) if needs_another_look(error) else None
-            raise handshake_error(self.url, self.host, self.port, error, seen) from None
+            seen = await self._look(host, lenient(context)) if needs_another_look(error) else None
+            raise handshake_error(host.url, host.name, host.port, error, seen) from None
         return link
 
-    async def _look(self, context: ssl.SSLContext) -> dict[str, Any] | None:
+    async def _look(self, host: Host, context: ssl.SSLContext) -> dict[str, Any] | None:
         """The certificate of the server, if it is but for its name and time what it should be."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(LOOK_S_MAX):
-                _, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
+                _, writer = await asyncio.open_connection(host.name, host.port, ssl=context)
             found: dict[str, Any] | None = writer.get_extra_info("peercert")
             writer.transport.abort()
             return found
@@ -519,15 +532,15 @@ class MqTransport(NetworkTransport):
 class MqLink(Link):
     session: MqClient
 
-    def __init__(self, transport: MqTransport) -> None:
-        super().__init__(transport.url)
+    def __init__(self, transport: MqTransport, host: Host) -> None:
+        super().__init__(host)
         self._transport = transport
         self._mistake: str | None = None
 
     async def open(self, tls: ssl.SSLContext | None) -> None:
-        host, port = self._transport.host, self._transport.port
+        name, port, _ = self.host
         self.session = await MqClient.connect(
-            host, port, on_message=self.received, on_close=self.lost, limits=LIMITS, tls=tls
+            name, port, on_message=self.received, on_close=self.lost, limits=LIMITS, tls=tls
         )
 
     @property
@@ -545,8 +558,11 @@ class MqLink(Link):
     def send(self, request: Request, number: bytes) -> None:
         self.session.send_encoded(request_message(request, number, self.session.frame_bytes_max))
 
-    async def close(self) -> None:
+    def end(self) -> None:
         self.session.close()
+
+    async def close(self) -> None:
+        self.end()
         await self.session.gone()
 
     def received(self, session: MqSession, message: Message) -> None:
@@ -585,29 +601,50 @@ def transport_to(url: str, token: Token | None = None) -> Transport:
         from penstock.client.local import LocalTransport  # noqa: PLC0415
 
         return LocalTransport(url)
+    places = [_place(each) for each in host_urls(url)]
+    scheme, options = places[0].scheme, places[0].options
+    hosts = Hosts(url, [place.host for place in places])
+    if scheme == "penstock":
+        return MqTransport(hosts, token_request(url, token), options)
+    from penstock.client.zeromq import ZeromqTransport  # noqa: PLC0415
+
+    return ZeromqTransport(hosts, token_request(url, token), options)
+
+
+class _Place(NamedTuple):
+    """What a URL with one host says. `options` are those of TLS or CURVE."""
+
+    scheme: str
+    host: Host
+    options: Any
+
+
+def _place(url: str) -> _Place:
+    # What is before the host may be a token: errors do not show it.
+    shown = re.sub("//.*@", "//", url)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise BadUrl(url, str(error).lower()) from None
+        raise BadUrl(shown, str(error).lower()) from None
     if parts.scheme not in ("penstock", "zmq+tcp"):
         raise BadUrl(url, WAYS)
     if not parts.hostname:
         raise BadUrl(url, f"it names no host; {WAYS}")
-    # What is there may be a token: errors do not show it.
+    # So may be what is behind it.
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     if parts.path.strip("/") or parts.fragment or parts.username is not None:
         raise BadUrl(shown, f"it has more than a host, a port and parameters; {TOKENS}")
     if parts.scheme == "zmq+tcp" and parts.query.startswith("tls"):
         raise BadUrl(shown, "only penstock:// has TLS; zmq+tcp:// has CURVE: ?curve_server_key=KEY")
-    curve = tls = None
+    options: Any = None
     try:
         if parts.scheme == "penstock":
-            tls = tls_options(parts.query)
+            options = tls_options(parts.query)
         elif parts.query:
             from penstock.client.curve import curve_options  # noqa: PLC0415
 
-            curve = curve_options(parts.query)
+            options = curve_options(parts.query)
     except ValueError as error:
         raise BadUrl(shown, f"{error}; {TOKENS}") from None
     try:
@@ -617,10 +654,6 @@ def transport_to(url: str, token: Token | None = None) -> Transport:
         raise BadUrl(url, "its host is not a valid host name") from None
     if port == 0:
         raise BadUrl(url, "port 0 cannot be connected to")
-    if parts.scheme == "penstock":
-        port = MQ_PORT if port is None else port
-        return MqTransport(url, parts.hostname, port, token_request(url, token), tls)
-    from penstock.client.zeromq import ZeromqTransport  # noqa: PLC0415
-
-    port = RES_PORT if port is None else port
-    return ZeromqTransport(url, parts.hostname, port, token_request(url, token), curve)
+    if port is None:
+        port = MQ_PORT if parts.scheme == "penstock" else RES_PORT
+    return _Place(parts.scheme, Host(parts.hostname, port, url), options)

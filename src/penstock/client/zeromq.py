@@ -12,6 +12,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from penstock.client.curve import CurveOptions, handshake_error
+from penstock.client.hosts import Host, Hosts
 from penstock.client.tokens import TokenRequest
 from penstock.client.transport import Link, NetworkTransport, encoded_fields
 from penstock.errors import CannotConnect, ConnectionLost, LimitExceeded, PenstockError, TlsFailed
@@ -54,29 +55,27 @@ class ZeromqTransport(NetworkTransport):
 
     _context: "zmq.Context[zmq.Socket[bytes]] | None" = None
 
-    def __init__(
-        self, url: str, host: str, port: int, token: TokenRequest | None = None, curve: CurveOptions | None = None
-    ) -> None:
-        super().__init__(url, host, port, token)
+    def __init__(self, hosts: Hosts, token: TokenRequest | None = None, curve: CurveOptions | None = None) -> None:
+        super().__init__(hosts, token)
         self.curve = curve
 
-    async def connect(self) -> Link:
+    async def connect(self, host: Host) -> Link:
         """Connect to the first of the host's addresses that answers."""
         loop = asyncio.get_running_loop()
         if self._context is None:
             self._context = zmq.Context()
-        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        keys = {} if self.curve is None else self.curve.keys(self.url)
+        found = await loop.getaddrinfo(host.name, host.port, type=socket.SOCK_STREAM)
+        keys = {} if self.curve is None else self.curve.keys(host.url)
         error: CannotConnect | None = None
         for place in dict.fromkeys(str(address[0]) for *_, address in found):
-            link = ZeromqLink(self, self._context, keys)
+            link = ZeromqLink(self, host, self._context, keys)
             try:
-                await link.connect(f"tcp://[{place}]:{self.port}" if ":" in place else f"tcp://{place}:{self.port}")
+                await link.connect(f"tcp://{host._replace(name=place)}")
             except CannotConnect as failed:
                 error = failed
             else:
                 return link
-        raise error or CannotConnect(self.url, "its host has no address")
+        raise error or CannotConnect(host.url, "its host has no address")
 
     async def close(self) -> None:
         await super().close()
@@ -89,9 +88,13 @@ class ZeromqLink(Link):
     """One socket, which connects once."""
 
     def __init__(
-        self, transport: ZeromqTransport, context: "zmq.Context[zmq.Socket[bytes]]", keys: dict[int, bytes]
+        self,
+        transport: ZeromqTransport,
+        host: Host,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        keys: dict[int, bytes],
     ) -> None:
-        super().__init__(transport.url)
+        super().__init__(host)
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._socket = context.socket(zmq.DEALER)
@@ -144,6 +147,10 @@ class ZeromqLink(Link):
         except zmq.Again:
             raise CannotConnect(self.url, "there is no connection") from None
         self._soon()
+
+    def end(self) -> None:
+        self._release()
+        self._transport.gone(self)
 
     async def close(self) -> None:
         self._release()
