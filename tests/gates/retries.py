@@ -16,6 +16,8 @@ from tests.gates.res_extensions import Extended
 from tests.gates.serving import Served, until
 
 C = TypeVar("C")
+FINISH_S_MAX: Final = 60.0
+"""A worker that is not done by then hangs: what it waits for is a bug."""
 ATTEMPT_S: Final = 0.5
 """How long a client waits before it sends the same again; twice as long each time, so that a slow server can answer."""
 
@@ -82,7 +84,8 @@ class Worker(threading.Thread):
             self.failure = error
 
     def finish(self) -> None:
-        self.join()
+        self.join(FINISH_S_MAX)
+        assert not self.is_alive(), "the work does not end"
         if self.failure is not None:
             raise self.failure
 

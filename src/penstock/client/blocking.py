@@ -93,6 +93,35 @@ class Waiter:
                 self._bell.release()
 
 
+class Flag:
+    """A `threading.Event` that an interrupt cannot break: inside that one, it can leave a lock taken for good."""
+
+    __slots__ = ("_bell", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        self._ring()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is set, at the latest after so many seconds. An interrupt can make others wait that long."""
+        if not self._is_set and self._bell.acquire(timeout=seconds):
+            # Wake the next one, too.
+            self._ring()
+        return self._is_set
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):
+            self._bell.release()
+
+
 class BlockingLink:
     """One connection. What belongs together is done under its lock; the leader alone reads."""
 
@@ -116,7 +145,7 @@ class BlockingLink:
         self._ending: Ending | None = None
         self._mistake: str | None = None
         self._refused: TlsFailed | None = None
-        self._over = threading.Event()
+        self._over = Flag()
         self._has_sent = True
         self._last_seen = self._moved = monotonic()
         self._send(request_message(HELLO, b"0", FRAME_BYTES_SENT_MAX))
@@ -375,7 +404,7 @@ class BlockingLink:
             self._has_sent = False
 
 
-def _keep(of: "weakref.ref[BlockingLink]", over: threading.Event) -> None:
+def _keep(of: "weakref.ref[BlockingLink]", over: Flag) -> None:
     while not over.wait(LIMITS.ping_ms / 1000):
         link = of()
         if link is None:
@@ -398,7 +427,7 @@ class BlockingTransport(Channel):
         self._lock = threading.RLock()
         self._connector: int | None = None
         """The thread that connects."""
-        self._closing = threading.Event()
+        self._closing = Flag()
         self._process = os.getpid()
 
     def now(self) -> float:
