@@ -85,7 +85,7 @@ def test_a_test_has_a_client_of_its_server(penstock_client: penstock.Client, pen
 def test_the_fixtures_import_nothing_before_they_are_used() -> None:
     code = "import sys, penstock.testing.plugin; print(sorted(name for name in sys.modules if 'penstock' in name))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert result.stdout == "['penstock', 'penstock.testing', 'penstock.testing.plugin']\n"
+    assert result.stdout == "['penstock', 'penstock.lazy', 'penstock.testing', 'penstock.testing.plugin']\n"
 
 
 def test_pytest_finds_the_fixtures_by_their_entry_point(tmp_path: Path) -> None:

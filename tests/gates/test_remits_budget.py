@@ -32,6 +32,7 @@ class Replies:
 
     def __init__(self, budget: int) -> None:
         self.settings = Settings()
+        self.url = "sqlite:///unused"
         self.access = Access(self.settings)
         self.metrics = Metrics()
         self.budget = Budget(budget, Counter())
