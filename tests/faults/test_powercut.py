@@ -18,6 +18,7 @@ from tests.seeds import rng
 from tests.soak.power import power_cut
 
 CUTS = 40
+REACHING_CUTS_MAX = 400
 CAUGHT = 5
 
 
@@ -36,15 +37,21 @@ def test_a_power_cut_loses_nothing_that_was_answered(tmp_path: Path) -> None:
 
 def test_the_cuts_reach_checkpoints_failed_syncs_and_batches_in_flight(tmp_path: Path) -> None:
     cuts = []
-    for seed in range(100, 170):
+    # How far checkpoints and erasures come before a cut depends on the machine: a busy one needs more cuts.
+    for seed in range(100, 100 + REACHING_CUTS_MAX):
         (tmp_path / str(seed)).mkdir()
         cuts.append(power_cut(seed, tmp_path / str(seed)))
-    assert [cut.violations for cut in cuts] == [[]] * len(cuts)
-    assert any(cut.survived for cut in cuts)
-    assert any(cut.batches > 20 for cut in cuts)
-    assert any(cut.failed_syncs > 1 for cut in cuts)
-    assert any(cut.seals > 3 for cut in cuts)
-    assert any(cut.erased > 20 for cut in cuts)
+        assert cuts[-1].violations == [], f"seed {seed}"
+        reached = {
+            "survived": any(cut.survived for cut in cuts),
+            "batches": any(cut.batches > 20 for cut in cuts),
+            "failed syncs": any(cut.failed_syncs > 1 for cut in cuts),
+            "seals": any(cut.seals > 3 for cut in cuts),
+            "erased": any(cut.erased > 20 for cut in cuts),
+        }
+        if len(cuts) >= CUTS and all(reached.values()):
+            return
+    pytest.fail(f"the cuts reached only {reached}")
 
 
 def test_a_store_that_does_not_sync_is_caught(tmp_path: Path) -> None:
