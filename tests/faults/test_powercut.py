@@ -37,6 +37,7 @@ def test_a_power_cut_loses_nothing_that_was_answered(tmp_path: Path) -> None:
 
 def test_the_cuts_reach_checkpoints_failed_syncs_and_batches_in_flight(tmp_path: Path) -> None:
     cuts = []
+    reached: dict[str, bool] = {}
     # How far checkpoints and erasures come before a cut depends on the machine: a busy one needs more cuts.
     for seed in range(100, 100 + REACHING_CUTS_MAX):
         (tmp_path / str(seed)).mkdir()
