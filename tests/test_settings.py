@@ -124,6 +124,7 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "iterator_points_max": 10_000,
         "iterator_points_bytes_max": 64 * MIB,
         "producer_idle_ms_max": 604_800_000,
+        "idempotency_ms_max": 86_400_000,
         "stage_bytes_max": 256 * MIB,
         "stage_units_max": 100_000,
         "stage_idle_ms_max": 86_400_000,

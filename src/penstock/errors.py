@@ -144,6 +144,27 @@ class MarkSuperseded(PenstockError):
     highest: int
 
 
+class KeyReused(PenstockError):
+    """Nothing was written. The key may be that of a CloudEvent: its source and id."""
+
+    _sentence = (
+        "the idempotency key {key} of context {context} was used for another request; nothing was written: "
+        "use another key for other events"
+    )
+    context: str
+    key: str
+
+
+class PartlyRepeated(PenstockError):
+    _sentence = (
+        "{known} of these {events} events are in context {context} already, and the others are not; nothing was "
+        "written: send the others alone"
+    )
+    context: str
+    known: int
+    events: int
+
+
 class StageLost(PenstockError):
     _sentence = (
         "part {part} of job {job} has staged {units} units, and {found} are there: they have "

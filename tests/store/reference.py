@@ -43,6 +43,7 @@ from penstock.model import (
     ticks_of_unix_ns,
 )
 from penstock.model.access import Scope
+from penstock.model.requests import KEYS
 from penstock.store import contract
 from penstock.store.contract import (
     STALE,
@@ -210,7 +211,9 @@ class ReferenceStore(BuildReference, AccessReference):
     def _outcome(self, transaction: Transaction) -> Outcome:
         before = self.state.copy()
         try:
-            return self._transact(*transaction)
+            # Keys of idempotency have tests of their own.
+            assert not transaction.keys
+            return self._transact(*transaction[:3])
         except PenstockError as error:
             self.state = before
             return error
@@ -520,7 +523,11 @@ class ReferenceStore(BuildReference, AccessReference):
         return count
 
     def _do_expireproducers(self, op: contract.ExpireProducers) -> int:
-        idle = [name for name, (_, _, used) in self.state.producers.items() if used < op.before]
+        idle = [
+            name
+            for name, (_, _, used) in self.state.producers.items()
+            if used < op.before and name.startswith(KEYS) == op.keys
+        ]
         for name in idle:
             del self.state.producers[name]
         return len(idle)

@@ -119,14 +119,16 @@ def _stream(principal: Principal, context: str, stream: str, needed: Right) -> V
 
 
 def own_mark(principal: Principal, request: Request) -> Request:
-    """The request of a principal that may not append everywhere, with its mark as one of the principal's own producer.
+    """The request of a principal that may not append everywhere, with its mark and keys as the principal's own.
 
     Otherwise a mark would tell where another principal has written, and could keep it from writing.
     """
-    mark = getattr(request, "mark", None)
+    mark, owner = getattr(request, "mark", None), f"~{principal.name}/"
+    if keys := getattr(request, "keys", ()):
+        request = replace(request, keys=tuple(replace(key, owner=owner) for key in keys))  # type: ignore[type-var]
     if mark is None:
         return request
-    return replace(request, mark=replace(mark, owner=f"~{principal.name}/"))  # type: ignore[type-var]
+    return replace(request, mark=replace(mark, owner=owner))  # type: ignore[type-var]
 
 
 def _check(principal: Principal, right: Right, place: Place) -> None:

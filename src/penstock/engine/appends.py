@@ -25,7 +25,16 @@ from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
 from penstock.engine.queues import QueueRequests
 from penstock.engine.subscriptions import SubscriptionRequests
-from penstock.errors import InvalidRequest, LimitExceeded, LogNotFound, NotCbor, PenstockError, Unexpected, WriterBusy
+from penstock.errors import (
+    InvalidRequest,
+    KeyReused,
+    LimitExceeded,
+    LogNotFound,
+    NotCbor,
+    PenstockError,
+    Unexpected,
+    WriterBusy,
+)
 from penstock.model import (
     ANY,
     AUDIT_CONTEXT,
@@ -170,16 +179,22 @@ class AppendRequests:
             # The store only looks for the mark or the same events: `error` keeps it from writing.
             refusal, is_checked = error, True
             commit = _outline(request)
-            if not request.mark:
+            if not request.mark and not request.keys:
                 commit = Commit(request.context, request.stream, request.expected, request.columns())
         else:
             is_checked = request.context != LOG_CONTEXT
 
+        keys = tuple(key.mark(request.context) for key in request.keys)
+
         def written(outcome: Outcome) -> None:
+            if isinstance(outcome, KeyReused):
+                # The store has a digest of the key.
+                (name,) = {key.name for key, mark in zip(request.keys, keys, strict=True) if mark.key == outcome.key}
+                outcome = KeyReused(outcome.context, name)
             # The commit is the last operation.
             answer(outcome if isinstance(outcome, PenstockError) else cast("Appended", outcome[-1]))
 
-        transaction = Transaction(_operations(commit), request.mark, refusal)
+        transaction = Transaction(_operations(commit), request.mark, refusal, keys)
         write = partial(self._context.writer.submit, transaction, commit.columns.size, written)
         if is_checked:
             return write()
@@ -192,7 +207,7 @@ class AppendRequests:
             raise InvalidRequest("transaction", "has nothing in it")
         if asked > TRANSACTION_OPERATIONS_MAX:
             raise LimitExceeded("transaction_operations_max", asked, TRANSACTION_OPERATIONS_MAX)
-        if any(commit.mark for commit in request.commits):
+        if any(commit.mark or commit.keys for commit in request.commits):
             raise InvalidRequest("mark", "belongs to the whole transaction, not to one of its commits")
         refusal = self._disk.refusal() if request.commits else None
         async with AsyncExitStack() as progressing:

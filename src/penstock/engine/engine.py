@@ -304,8 +304,13 @@ class Engine:
 
     async def _forget_idle(self, now: int) -> None:
         producers = now - self.settings.producer_idle_ms_max * TICKS_PER_MS
+        keys = now - self.settings.idempotency_ms_max * TICKS_PER_MS
         stages = now - self.settings.stage_idle_ms_max * TICKS_PER_MS
-        for expire in (ExpireProducers(producers, EXPIRED_PRODUCERS_MAX), ExpireStages(stages, EXPIRED_STAGES_MAX)):
+        for expire in (
+            ExpireProducers(producers, EXPIRED_PRODUCERS_MAX),
+            ExpireProducers(keys, EXPIRED_PRODUCERS_MAX, keys=True),
+            ExpireStages(stages, EXPIRED_STAGES_MAX),
+        ):
             while await self._context.apply(expire) == expire.limit:
                 pass
 

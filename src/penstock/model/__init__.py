@@ -89,6 +89,7 @@ from penstock.model.requests import (
     FindMessage,
     FindPosition,
     GetStats,
+    IdempotencyKey,
     InstallOutput,
     IssueToken,
     IteratorKind,

@@ -7,6 +7,7 @@ read that finds nothing wait that long for new events.
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import blake2b
 from typing import ClassVar, Final, NamedTuple, TypeVar, dataclass_transform
 
 from penstock.model.access import Limits, Right
@@ -14,6 +15,9 @@ from penstock.model.columns import Columns, columns_of
 from penstock.model.events import ANY, NewEvent
 
 R = TypeVar("R", bound="Request")
+
+KEYS: Final = "idempotency:"
+"""How the store's names of producers begin that are idempotency keys."""
 
 
 class Repeat(StrEnum):
@@ -120,23 +124,46 @@ class ProducerMark:
         return self.owner + self.producer
 
 
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """What a request, or an event, is recognised by in its context. The same key again is answered, not written again.
+
+    Unlike a producer's numbers, keys have no order, and the store forgets each after a time.
+    """
+
+    name: str
+    fingerprint: int
+    """Of what must be the same in a repeat."""
+    owner: str = ""
+    """As in a ProducerMark."""
+
+    def mark(self, context: str) -> ProducerMark:
+        """How the store keeps it: as a producer of its own."""
+        digest = blake2b("\0".join((self.owner, context, self.name)).encode(), digest_size=20).hexdigest()
+        return ProducerMark(f"{KEYS}{digest}", self.fingerprint)
+
+
 @request(Right.APPEND, Reach.STREAM, Repeat.MARKED)
 class Append(Request):
-    """One commit: all of these events or none. `expected` is the sequence the first one must get, or ANY."""
+    """One commit: all of these events or none. `expected` is the sequence the first one must get, or ANY.
+
+    `keys` are none, one for the whole commit, or one for each event.
+    """
 
     context: str
     stream: str
     events: tuple[NewEvent, ...] | list[NewEvent] | Columns
     expected: int
     mark: ProducerMark | None = None
+    keys: tuple[IdempotencyKey, ...] = ()
 
     def columns(self) -> Columns:
         """Its events, encoded and checked. Raises InvalidRequest."""
         return self.events if isinstance(self.events, Columns) else columns_of(self.events)
 
     def is_marked(self) -> bool:
-        """By its mark; or by its version, where the store knows the same events again."""
-        return self.mark is not None or self.expected != ANY
+        """By its mark or keys; or by its version, where the store knows the same events again."""
+        return self.mark is not None or bool(self.keys) or self.expected != ANY
 
 
 class QueueReceipt(NamedTuple):

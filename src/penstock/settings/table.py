@@ -307,6 +307,9 @@ class Settings:
     )
 
     producer_idle_ms_max: int = setting(7 * 24 * 3_600_000, count(1000), "how long an idle producer's mark is kept")
+    idempotency_ms_max: int = setting(
+        24 * 3_600_000, count(1000), "how long idempotency keys, and the ids of CloudEvents over HTTP, are kept"
+    )
     stage_bytes_max: int = setting(256 * MIB, size(1024), "bytes that one job may have staged before it is published")
     stage_units_max: int = setting(
         100_000, count(1), "units, of one stream and task each, that one job may have staged"

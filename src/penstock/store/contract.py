@@ -441,10 +441,14 @@ class WriteOutput(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ExpireProducers(Operation):
-    """Delete the marks of producers that are idle since a time (ticks), at most so many. Answers how many."""
+    """Delete the marks of producers that are idle since a time (ticks), at most so many. Answers how many.
+
+    Either those of idempotency keys or those of all others.
+    """
 
     before: int
     limit: int
+    keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -633,11 +637,15 @@ class Transaction(NamedTuple):
 
     With a mark that was used before, the store writes nothing and answers the first results of its commits. A
     transaction with a refusal fails with it, unless the store recognises the mark or the commits as written before.
+
+    `keys` belong to its only commit, one for all of it or one for each event. If the store knows them with the same
+    numbers, it writes nothing and answers where those events are; if it knows some, or with other numbers, it fails.
     """
 
     operations: tuple[Operation, ...]
     mark: ProducerMark | None = None
     refusal: PenstockError | None = None
+    keys: tuple[ProducerMark, ...] = ()
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------

@@ -1,18 +1,40 @@
-"""Producer marks: the same number again is answered, not written again."""
+"""Producer marks and idempotency keys: the same one again is answered, not written again."""
 
 from dataclasses import replace
 from typing import Final
 
 import pytest
 
-from penstock.errors import InvalidRequest, MarkSuperseded, PenstockError, StorageFull, VersionConflict
-from penstock.model import ANY, NEW, Appended, ProducerMark
+from penstock.errors import (
+    InvalidRequest,
+    KeyReused,
+    MarkSuperseded,
+    PartlyRepeated,
+    PenstockError,
+    StorageFull,
+    VersionConflict,
+)
+from penstock.model import ANY, NEW, Appended, IdempotencyKey, ProducerMark
 from penstock.store import Store
 from penstock.store.contract import ExpireProducers, Progress, Register, RequireLog, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.kit import Clock, append, attempt, commit, do, do_one, event, some
 
 FULL: Final = StorageFull("no room")
+
+
+def keyed(
+    store: Store, *names: str, events: int = 1, fingerprint: int = 7, expected: int = ANY, **others: PenstockError
+) -> Appended | PenstockError:
+    """Append events with idempotency keys."""
+    keys = tuple(IdempotencyKey(name, fingerprint).mark("shop") for name in names)
+    transaction = Transaction((commit("orders", some(events), expected),), keys=keys, **others)
+    (outcome,) = store.write([transaction])
+    if isinstance(outcome, PenstockError):
+        return outcome
+    (result,) = outcome
+    assert isinstance(result, Appended)
+    return result
 
 
 class MarkContract(StoreCase):
@@ -164,3 +186,73 @@ class MarkContract(StoreCase):
         assert isinstance(failed, PenstockError)
         assert isinstance(older, MarkSuperseded)
         assert append(store, "orders", some(1), mark=ProducerMark("p", 2)).repeated
+
+    # -- idempotency keys
+
+    def test_a_key_used_again_answers_the_whole_commit(self, store: Store) -> None:
+        append(store, "orders", some(1))
+        first = keyed(store, "a", events=3)
+        assert isinstance(first, Appended)
+        assert keyed(store, "a", events=3) == replace(first, repeated=True)
+        assert keyed(store, "a", events=3, expected=NEW) == replace(first, repeated=True)
+        assert store.head() == 4
+
+    def test_keys_of_events_are_known_in_other_commits_too(self, store: Store) -> None:
+        first, second = keyed(store, "a", "b", events=2), keyed(store, "c")
+        assert isinstance(first, Appended)
+        assert isinstance(second, Appended)
+        assert keyed(store, "b") == Appended(first.commit, 2, 2, 1, repeated=True)
+        assert keyed(store, "b", "c", events=2) == Appended(first.commit, 2, 2, 2, repeated=True)
+        assert store.head() == 3
+
+    def test_a_batch_that_is_partly_known_is_refused(self, store: Store) -> None:
+        keyed(store, "a")
+        refused = keyed(store, "a", "b", "c", events=3)
+        assert isinstance(refused, PartlyRepeated)
+        assert (refused.context, refused.known, refused.events) == ("shop", 1, 3)
+        assert isinstance(keyed(store, "b", "c", events=2), Appended)
+        assert store.head() == 3
+
+    def test_a_key_of_another_request_is_refused(self, store: Store) -> None:
+        keyed(store, "a", fingerprint=1)
+        for other in (0, 2):
+            assert isinstance(keyed(store, "a", fingerprint=other), KeyReused)
+        assert store.head() == 1
+
+    def test_keys_in_one_batch_of_the_writer_see_one_another(self, store: Store) -> None:
+        key = IdempotencyKey("a", 1).mark("shop")
+        outcomes = store.write([Transaction((commit("orders", some(1)),), keys=(key,)) for _ in range(3)])
+        results = [outcome[0] for outcome in outcomes if isinstance(outcome, list)]
+        assert [result.repeated for result in results if isinstance(result, Appended)] == [False, True, True]
+        assert store.head() == 1
+
+    def test_a_commit_that_fails_leaves_its_keys_unused(self, store: Store) -> None:
+        append(store, "orders", some(1))
+        assert isinstance(keyed(store, "a", expected=NEW), VersionConflict)
+        assert keyed(store, "a", refusal=FULL) is FULL
+        again = keyed(store, "a")
+        assert isinstance(again, Appended)
+        assert not again.repeated
+
+    def test_a_known_key_is_answered_when_the_store_is_full_and_after_opening_again(self, store: Store) -> None:
+        first = keyed(store, "a")
+        store.recover()
+        assert isinstance(first, Appended)
+        assert keyed(store, "a", refusal=FULL) == replace(first, repeated=True)
+
+    def test_keys_and_producers_expire_apart(self, store: Store, clock: Clock) -> None:
+        append(store, "orders", some(1), mark=ProducerMark("p", 1))
+        keyed(store, "a")
+        clock.advance(1000)
+        assert do_one(store, ExpireProducers(clock.ticks, 10, keys=True)) == 1
+        assert do_one(store, ExpireProducers(clock.ticks, 10, keys=True)) == 0
+        again = keyed(store, "a")
+        assert isinstance(again, Appended)
+        assert not again.repeated
+        assert append(store, "orders", some(1), mark=ProducerMark("p", 1)).repeated
+
+    def test_keys_belong_to_a_context_and_an_owner(self) -> None:
+        key = IdempotencyKey("a", 1)
+        marks = {key.mark("shop"), key.mark("other"), replace(key, owner="~me/").mark("shop")}
+        assert len(marks) == 3
+        assert all(mark.key.startswith("idempotency:") for mark in marks)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from penstock.errors import PenstockError, StoreError
-from penstock.model import Appended, ProducerMark, check_context, check_stream
+from penstock.model import ProducerMark, check_context, check_stream
 from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
 from penstock.store.contract import BatchTimes, Commit, Operation, Result
@@ -28,7 +28,7 @@ from penstock.store.tables import consumers
 from penstock.store.tables.appends import Appender, ContextState, StreamKey, StreamState
 from penstock.store.tables.consumers import Deferred, allocated, reoffered
 from penstock.store.tables.logs import KnownLogs
-from penstock.store.tables.transactions import Batch, Pending, stored_results, waited
+from penstock.store.tables.transactions import Batch, Pending, waited
 
 _IN_MEMORY: Final = (Commit, contract.RequireLog)
 """Operations that send nothing, so the appender alone can roll them back."""
@@ -183,7 +183,7 @@ def settle(transaction: contract.Transaction, pending: Pending) -> contract.Outc
     except StoreError:
         raise
     except PenstockError as error:
-        if len(transaction.operations) > 1 or transaction.mark is not None:
+        if len(transaction.operations) > 1 or transaction.mark is not None or transaction.keys:
             raise Redo from error
         return error
 
@@ -247,12 +247,10 @@ class PostgresBatch(Batch):
         self._marks |= dict.fromkeys(names)
         self._marks |= {name: (number, result) for name, number, result in rows}
 
-    def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
-        if mark.key not in self._marks:
-            names = {mark.key}
-            self.load_marks(self.db.rows("batch_producers", {"names": Texts(names)}), names)
-        found = self._marks[mark.key]
-        return stored_results(mark, *found) if found else None
+    def find_producer(self, name: str) -> tuple[int, bytes] | None:
+        if name not in self._marks:
+            self.load_marks(self.db.rows("batch_producers", {"names": Texts({name})}), {name})
+        return self._marks[name]
 
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
         # After the whole transaction, so there is nothing to roll back.

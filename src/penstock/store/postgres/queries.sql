@@ -151,7 +151,10 @@ SELECT *, %(used)s FROM unnest(%(names)s::text[], %(numbers)s::bigint[], %(resul
 ON CONFLICT (name) DO UPDATE SET number = excluded.number, result = excluded.result, used = excluded.used;
 
 -- name: expire_producers
-DELETE FROM producers WHERE name IN (SELECT name FROM producers WHERE used < %(before)s LIMIT %(limit)s)
+DELETE FROM producers WHERE name IN (
+    SELECT name FROM producers
+    WHERE used < %(before)s AND starts_with(name, 'idempotency:') = %(keys)s LIMIT %(limit)s
+)
 RETURNING name;
 
 -- The history.

@@ -113,7 +113,8 @@ class PostgresStore(PostgresReader):
         ops = [op for transaction in transactions for op in transaction.operations]
         streams = list(dict.fromkeys((op.context, op.stream) for op in ops if isinstance(op, Commit)))
         logs = {op.name for op in ops if isinstance(op, RequireLog) and check_name(op.name) is None}
-        marks = (transaction.mark for transaction in transactions if transaction.mark is not None)
+        marks = [transaction.mark for transaction in transactions if transaction.mark is not None]
+        marks += [key for transaction in transactions for key in transaction.keys]
         names = {mark.key for mark in marks if check_name(mark.key) is None}
         if not self._is_alone:
             self._forget()

@@ -275,7 +275,9 @@ INSERT INTO producers (name, number, result, used) VALUES (?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET number = excluded.number, result = excluded.result, used = excluded.used;
 
 -- name: expire_producers
-DELETE FROM producers WHERE name IN (SELECT name FROM producers WHERE used < :before LIMIT :limit)
+DELETE FROM producers WHERE name IN (
+    SELECT name FROM producers WHERE used < :before AND (name GLOB 'idempotency:*') = :keys LIMIT :limit
+)
 RETURNING name;
 
 -- name: add_log

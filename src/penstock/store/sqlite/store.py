@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, cast
 import apsw
 
 from penstock.errors import DamagedRecord, ReadFailure, StorageFailure
-from penstock.model import Allocation, Appended, ProducerMark, StoreStats, ticks_of_unix_ns
+from penstock.model import Allocation, ProducerMark, StoreStats, ticks_of_unix_ns
 from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
 from penstock.store.contract import Operation, Outcome, Result
@@ -32,7 +32,7 @@ from penstock.store.tables.appends import Appender, StreamState, remember
 from penstock.store.tables.consumers import Deferred, allocated, reoffered
 from penstock.store.tables.logs import KnownLogs
 from penstock.store.tables.store import Store
-from penstock.store.tables.transactions import HANDLERS, Batch, stored_results, waited
+from penstock.store.tables.transactions import HANDLERS, Batch, waited
 
 log = logging.getLogger(__name__)
 
@@ -208,8 +208,7 @@ class SqliteBatch(Batch):
             return [self.apply(op) for op in ops]
         return super().together(ops)
 
-    def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
-        name = mark.key
+    def find_producer(self, name: str) -> tuple[int, bytes] | None:
         found = self._staged_marks.get(name) or self._marks.get(name)
         if found is None:
             rows = self.db.rows("producer", {"name": name})
@@ -217,7 +216,7 @@ class SqliteBatch(Batch):
                 return None
             found = rows[0]
             self._keep_marks({name: found})
-        return stored_results(mark, *found)
+        return found
 
     def save_mark(self, mark: ProducerMark, results: bytes) -> None:
         self._staged_marks[mark.key] = mark.number, results

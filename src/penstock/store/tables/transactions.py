@@ -1,6 +1,7 @@
 """Transactions: idempotency, all or nothing, and the function for each operation.
 
-A producer's mark stores the commits of its transaction, so a retry gets the first results. A publication is stored as
+A producer's mark stores the commits of its transaction, so a retry gets the first results. An idempotency key is a
+producer that is used once, and its number says what must be the same in a repeat. A publication is stored as
 one commit: its first position, its number of commits and its number of events. Its commit id is eight zeros, which no
 other commit id begins with, and a digest of its origin.
 """
@@ -12,7 +13,16 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
-from penstock.errors import DamagedRecord, InvalidRequest, MarkSuperseded, PenstockError, StoreError, VersionConflict
+from penstock.errors import (
+    DamagedRecord,
+    InvalidRequest,
+    KeyReused,
+    MarkSuperseded,
+    PartlyRepeated,
+    PenstockError,
+    StoreError,
+    VersionConflict,
+)
 from penstock.model import Appended, ProducerMark, Published, check_name
 from penstock.store import contract
 from penstock.store.contract import Commit, Operation, Publish, Result
@@ -50,8 +60,22 @@ def stored_results(mark: ProducerMark, number: int, results: bytes) -> list[Appe
         return None
     if number > mark.number:
         raise MarkSuperseded(mark.producer, mark.number, number)
+    return _unpacked(results)
+
+
+def _unpacked(results: bytes) -> list[Appended]:
     found = _RESULT.iter_unpack(results)
     return [Appended(commit, position, sequence, count, True) for commit, position, sequence, count in found]
+
+
+def results_of_keys(results: Sequence[Result | Deferred], keys: int) -> Iterator[bytes]:
+    """What each of so many keys of a commit keeps: all of the commit, or its own event."""
+    (done,) = (result for result in results if isinstance(result, Appended))
+    if keys == 1:
+        yield _RESULT.pack(done.commit, done.position, done.sequence, done.count)
+        return
+    for index in range(keys):
+        yield _RESULT.pack(done.commit, done.position + index, done.sequence + index, 1)
 
 
 def pack_results(ops: Sequence[Operation], results: Sequence[object]) -> bytes:
@@ -135,12 +159,14 @@ class Batch(ABC):
 
     def outcome(self, transaction: contract.Transaction) -> Pending:
         """Carry out a transaction; a PenstockError says why it failed. Raises StoreError if the database failed."""
-        ops, mark, refusal = transaction
+        ops, mark, refusal, keys = transaction
         try:
             if mark is not None:
                 check_mark(mark)
                 if (before := self.find_mark(mark)) is not None:
                     return first_results(ops, before, mark)
+            if keys and (known := self._find_keys(ops, keys)) is not None:
+                return first_results(ops, [known])
             if (refusal := refusal or self.refusal) is not None:
                 is_known = self._is_behind(ops) and not (self.refusal is not None and self.has_open_receipts(ops))
                 # Returned, not raised: the caller would take StorageFull for a failure of the database.
@@ -151,6 +177,9 @@ class Batch(ABC):
                 results = self._repeat(ops) if len(ops) > 1 and self._is_behind(ops) else self.together(ops)
             if mark is not None:
                 self.save_mark(mark, pack_results(ops, results))
+            if keys:
+                for key, packed in zip(keys, results_of_keys(results, len(keys)), strict=True):
+                    self.save_mark(key, packed)
             return results
         except StoreError:
             raise
@@ -192,6 +221,26 @@ class Batch(ABC):
             raise VersionConflict(op.context, op.stream, op.expected, head)
         return result
 
+    def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
+        """The commits under a mark; None if the mark is new."""
+        found = self.find_producer(mark.key)
+        return None if found is None else stored_results(mark, *found)
+
+    def _find_keys(self, ops: Sequence[Operation], keys: Sequence[ProducerMark]) -> Appended | None:
+        """Where the events of these keys are; None if no key is known."""
+        (commit,) = (op for op in ops if isinstance(op, Commit))
+        found = [self.find_producer(key.key) for key in keys]
+        known = [one for one in found if one is not None]
+        if not known:
+            return None
+        for key, one in zip(keys, found, strict=True):
+            if one is not None and one[0] != key.number:
+                raise KeyReused(commit.context, key.producer)
+        if len(known) < len(keys):
+            raise PartlyRepeated(commit.context, len(known), len(keys))
+        places = [place for _, results in known for place in _unpacked(results)]
+        return replace(places[0], count=sum(place.count for place in places))
+
     def _is_behind(self, ops: Sequence[Operation]) -> bool:
         """Whether all streams are past the expected versions of the commits: a repeat or a conflict."""
         commits = [op for op in ops if isinstance(op, Commit)]
@@ -219,7 +268,7 @@ class Batch(ABC):
         return has_changed
 
     def expire_producers(self, op: contract.ExpireProducers) -> Deferred:
-        gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit})
+        gone = self.db.send("expire_producers", {"before": op.before, "limit": op.limit, "keys": op.keys})
         return Deferred(lambda: len(gone()))
 
     def erase(self, op: contract.Erase) -> int:
@@ -261,8 +310,8 @@ class Batch(ABC):
         """Whether an operation alone needs no savepoint, because it changes nothing if it fails."""
 
     @abstractmethod
-    def find_mark(self, mark: ProducerMark) -> list[Appended] | None:
-        """The commits under a mark; None if the mark is new."""
+    def find_producer(self, name: str) -> tuple[int, bytes] | None:
+        """The number and the results of a producer; None if it has none."""
 
     @abstractmethod
     def save_mark(self, mark: ProducerMark, results: bytes) -> None: ...
