@@ -83,6 +83,7 @@ docs: $(VENV)/.run ## the pages that are made from code
 	$(BIN)/python -m penstock.cli.reference docs
 	$(BIN)/python scripts/res01_page.py docs/protocols/res01.md
 	$(BIN)/python scripts/security_page.py docs/security.md
+	$(BIN)/python scripts/http_page.py docs/http.md
 
 # NO_MKDOCS_2_WARNING hides a notice of mkdocs-material about its successor; it is no fault of a page.
 site: $(SITE_VENV)/.site ## the docs as a website with search, in build/site

@@ -32,6 +32,8 @@ SPARK = ROOT / "docs" / "spark.md"
 """Run by tests/spark, in the session that all its tests share."""
 LAKE = ROOT / "docs" / "lake.md"
 """Run by tests/lake, in the same session."""
+HTTP = ROOT / "docs" / "http.md"
+"""Run by test_http_page.py, with its commands."""
 PIPELINES = ROOT / "docs" / "pipelines.md"
 """Run by tests/pipelines, in the same session."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,7 +47,7 @@ def blocks(page: Path) -> list[str]:
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
-    if page not in (CLIENT, QUICKSTART, SPARK, LAKE, PIPELINES)
+    if page not in (CLIENT, QUICKSTART, SPARK, LAKE, HTTP, PIPELINES)
     for number, code in enumerate(blocks(page), 1)
 ]
 

@@ -11,10 +11,12 @@
 
 `json_lines` writes a body that comes back byte by byte: `body`, any JSON value, only if compact JSON of that value is
 the same bytes; otherwise `text` if it is UTF-8, otherwise `base64`. Headers follow the same rule. `event_document` is
-for reading: there every JSON body is a `body`, and its spacing and the form of its numbers may change.
+for reading: there every JSON body is a `body`, and its spacing and the form of its numbers may change. `event_texts`
+has every JSON body as a `body` too, digit by digit as it is stored; only its line ends become spaces.
 """
 
 import json
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +80,26 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 decoder: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
 
 
-def parse_json(text: str) -> Any:
+DIGITS_MAX: Final = 17
+"""Digits that every number keeps as a double."""
+_DIGITS = re.compile(r"-?0*\.?0*([0-9.]*)")
+
+
+def _exact(text: str) -> float:
+    """A number of a request, whose digits are not cut off unseen."""
+    found = _DIGITS.match(text)
+    assert found is not None
+    if len(found[1].replace(".", "").rstrip("0")) > DIGITS_MAX:
+        raise ValueError(f"{text[:40]} has more than {DIGITS_MAX} digits, which are not kept; send it as text")
+    return _finite(text)
+
+
+exact_decoder: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_exact, object_pairs_hook=_unique)
+tolerant: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=str, parse_int=str)
+"""For texts of which only matters that they are JSON."""
+
+
+def parse_json(text: str, decoder: json.JSONDecoder = decoder) -> Any:
     """The value of a JSON text, if nothing of it is lost. Raises ValueError."""
     found = decoder.decode(text)
     if "\\u" in text:
@@ -117,6 +138,7 @@ def plain_float(text: str) -> float:
 
 encode_plain: Final = msgspec.json.Encoder().encode
 encode_plain_lines: Final = msgspec.json.Encoder().encode_lines
+decode_any: Final = msgspec.json.Decoder().decode
 decode_plain: Final = msgspec.json.Decoder(float_hook=plain_float).decode
 NOT_PLAIN: Final = (ValueError, TypeError, RecursionError)
 """What encoding and decoding raise for values that these do not handle, valid or not."""
@@ -163,26 +185,55 @@ def json_lines(events: Sequence[Event]) -> bytes:
     """Events as lines of JSON that `event_of` turns into the same events."""
     are_bodies = _are_compact([event.body for event in events])
     are_headers = _are_compact([(event.headers or "").encode() for event in events])
-    return "".join(map(_json_line, events, are_bodies, are_headers)).encode()
+    return "".join(f"{text}\n" for text in map(_json_text, events, are_bodies, are_headers)).encode()
 
 
-def _json_line(event: Event, is_body: bool, is_headers: bool) -> str:
-    """A line; the flags tell whether body and headers are compact JSON, which goes in as it is."""
+def event_texts(events: Sequence[Event]) -> list[str]:
+    """Events as JSON objects, one line each, with JSON bodies as they are stored."""
+    are_headers = (is_json((event.headers or "").encode()) for event in events)
+    return list(map(_json_text, events, (is_json(event.body) for event in events), are_headers))
+
+
+def _json_text(event: Event, is_body: bool, is_headers: bool) -> str:
+    """One line; the flags tell whether body and headers are JSON, which goes in as it is."""
     headers, body = "null", ""
     if event.headers is not None:
-        headers = event.headers if is_headers and event.headers[:1] == "{" else quoted(event.headers)
+        headers = one_line(event.headers) if is_headers and event.headers[:1] == "{" else quoted(event.headers)
     if event.body:
         try:
             text = event.body.decode()
-            body = f',"body":{text}' if is_body else f',"text":{quoted(text)}'
+            body = f',"body":{one_line(text)}' if is_body else f',"text":{quoted(text)}'
         except UnicodeDecodeError:
             body = f',"base64":"{b64encode(event.body).decode()}"'
     return (
         f'{{"position":{event.position},"sequence":{event.sequence},"context":{quoted(event.context)},'
         f'"stream":{quoted(event.stream)},"type":{quoted(event.type)},"id":"{event.id_text}",'
         f'"timestamp":"{text_of_stamp(event.stamp)}","recorded_at":"{text_of_recorded(event.recorded)}",'
-        f'"headers":{headers}{body}}}\n'
+        f'"headers":{headers}{body}}}'
     )
+
+
+def one_line(text: str) -> str:
+    """A JSON text, in which line ends can only stand between its parts."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def is_json(text: bytes) -> bool:
+    """Whether a text is JSON that a reader surely takes: UTF-8, no NaN, and no half of a surrogate pair."""
+    try:
+        if is_shallow(text):
+            decode_any(text)
+            return True
+    except NOT_PLAIN:
+        pass
+    try:
+        whole = text.decode()
+        found = tolerant.decode(whole)
+        if "\\u" in whole:
+            json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _are_compact(texts: Sequence[bytes]) -> Sequence[bool]:

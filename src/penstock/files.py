@@ -136,7 +136,7 @@ def _share(file: Path | int, group: int, mode: int) -> None:
         os.chmod(file, mode)  # noqa: PTH101
 
 
-def read_secret(path: Path) -> str:
+def read_secret(path: Path, bytes_max: int = SECRET_BYTES_MAX) -> str:
     """A short text that is for its owner alone. Raises OSError, or ValueError for a file that others can read.
 
     The group may read a file of root, as secrets are often handed to services.
@@ -145,9 +145,9 @@ def read_secret(path: Path) -> str:
         found = os.fstat(file.fileno())
         if found.st_mode & _OTHERS or (found.st_mode & _GROUP and found.st_uid != 0):
             raise ValueError(f"can be read by other users; close it with chmod 600 {path}, and make a new secret")
-        content = file.read(SECRET_BYTES_MAX + 1)
-    if len(content) > SECRET_BYTES_MAX or not content.isascii():
-        raise ValueError("is not a file with one secret")
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max or not content.isascii():
+        raise ValueError("is not a file with one secret" if bytes_max == SECRET_BYTES_MAX else "is no file in ASCII")
     return content.decode()
 
 

@@ -307,18 +307,26 @@ class Access:
         """
         return self._by(self._credential(token), ended, before) if self.is_closed else self.arrive(None, ended)
 
-    def for_one_request(self, token: str | None, fixed: str | None, ids: Iterable[str] = ()) -> Login:
+    def for_one_request(
+        self,
+        token: str | None,
+        fixed: str | None,
+        ids: Iterable[str] = (),
+        ended: Callable[[Login], None] | None = None,
+    ) -> Login:
         """The sender of a request that comes alone, as over HTTP, with a token or else one of the credentials.
 
-        Raises NotAuthenticated.
+        With `ended`, which is called when it ends, it is connected until it leaves. Raises NotAuthenticated, or
+        OverLimit if the principal has too many connections.
         """
+        credential = None
         if self.is_closed:
             credential = self._known_of(ids) if token is None else self._credential(token)
             fixed = fixed if credential is None else credential.principal
-        if not self.is_closed:
-            return Login(ANONYMOUS, self.usage[ANONYMOUS.name])
-        found = NOBODY if fixed is None else self.principal(fixed) or NOBODY
-        return Login(found, self.usage[found.name])
+        known = NOBODY if fixed is None else self.principal(fixed) or NOBODY
+        found = known if self.is_closed else ANONYMOUS
+        login = Login(found, self.usage[found.name], credential, ended)
+        return login if ended is None else self._enter_limited(login)
 
     def _credential(self, token: str) -> Credential:
         if len(token) > TOKEN_CHARACTERS_MAX:

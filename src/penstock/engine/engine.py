@@ -41,7 +41,7 @@ from penstock.errors import (
     Unexpected,
     WriterBusy,
 )
-from penstock.model import AddMessages, Append, EventFilter, Principal, Reply, Request, Right, now_ticks
+from penstock.model import AddMessages, Append, EventFilter, Principal, Reply, Request, Right, View, now_ticks
 from penstock.model.requests import Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
@@ -207,6 +207,11 @@ class Engine:
         await asyncio.to_thread(self._store.close)
 
     @property
+    def head(self) -> int:
+        """The last position that this server knows of."""
+        return self._wakeups.head
+
+    @property
     def trouble(self) -> str | None:
         """Why appends cannot succeed now, as a sentence for operators; None if they can."""
         if self._closing:
@@ -250,8 +255,8 @@ class Engine:
             if self._closing:
                 raise Closed
             view = None
-            if not principal.may(needed := request.needs()):
-                view = authorize(principal, request, needed)
+            if not principal.may(request.needs()):
+                view = self.permitted(principal, request)
             if not principal.may(Right.APPEND):
                 request = own_mark(principal, request)
             if isinstance(request, Append):
@@ -269,6 +274,12 @@ class Engine:
             log.exception("a request could not be begun")
             answer(Unexpected(repr(error)))
         return _nothing_to_abandon
+
+    @staticmethod
+    def permitted(principal: Principal, request: Request) -> View | None:
+        """What of the store a request may use; None: all that it asks for. Raises NotAllowed or NotAuthenticated."""
+        needed = request.needs()
+        return None if principal.may(needed) else authorize(principal, request, needed)
 
     def _changed_elsewhere(self, notice: Notice) -> None:
         """Another server has changed the store: wake the requests and tasks here that wait for such a change."""

@@ -1,4 +1,4 @@
-"""The HTTP gate: health for monitoring, metrics for Prometheus, sessions for operators.
+"""The HTTP gate: the API (`penstock.gates.api`), health for monitoring, metrics for Prometheus, sessions for operators.
 
 It is small and bounded: a client that is slow, sends too much or opens too many connections loses its connection, and
 other clients do not notice.
@@ -17,8 +17,9 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -40,6 +41,11 @@ from penstock import __version__
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
 from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit, PenstockError
+from penstock.gates.api import Api
+from penstock.gates.api.api import NO_BEARER
+from penstock.gates.api.call import CONNECTION
+from penstock.gates.api.problems import MEDIA_TYPE as PROBLEM_TYPE
+from penstock.gates.api.problems import Problem
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
 from penstock.gates.tls import ServerTls, certificate_ids
 from penstock.model import Right
@@ -57,13 +63,17 @@ SHOWN_CHARACTERS_MAX: Final = 200
 """How much of an unknown path or name the answer repeats."""
 KEEP_ALIVE_S_MAX: Final = 5
 REQUEST_S_MAX: Final = 10.0
-"""How long a connection may stay open without completing an answer."""
+"""How long a connection may stay open without completing an answer, unless the API gives it time."""
+API: Final = "/v1/"
+OPENAPI: Final = "/openapi.json"
 
 PATHS: Final = {
     "/": "what this is, in plain text",
     "/health": "200 while events can be appended, 503 with a reason otherwise",
     "/metrics": "counters and gauges in Prometheus' text format",
     "/sessions": "the connections of the TCP gates; DELETE /sessions/ID cuts one off",
+    "/v1/events": "the history; events go in and out under /v1",
+    "/openapi.json": "what there is under /v1, as OpenAPI describes it",
 }
 
 SECURITY_HEADERS: Final = {
@@ -76,10 +86,6 @@ SECURITY_HEADERS: Final = {
 }
 """Added to every answer that has no header of the same name: a page with scripts sets its own policy."""
 
-NO_BEARER: Final = (
-    "this server has principals, and this request has no token: send the header Authorization: Bearer TOKEN "
-    "(of commands --token or PENSTOCK_TOKEN)"
-)
 PLAIN_ANSWER: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"This port speaks TLS: use https instead of http.\n"
@@ -178,12 +184,7 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
 
     def sender(request: Request) -> Login:
         """Who sends a request. Raises NotAuthenticated or OverLimit."""
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind and kind.lower() != "bearer":
-            # Not repeated: it may be a token without its word.
-            raise NotAuthenticated("this authorization is not known here; send Bearer TOKEN")
-        shown: Sequence[str] = request.scope.get("state", {}).get(CERTIFICATE, ())
-        login = engine.access.for_one_request(token.strip() if kind else None, engine.settings.http_as, shown)
+        login = known_sender(engine, request)
         if (refusal := login.admit(0)) is not None:
             raise refusal
         return login
@@ -234,15 +235,34 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         ],
         exception_handlers={HTTPException: _refusal, PenstockError: _refused_access},
     )
-    settings = engine.settings
+    api, settings = Api(engine, partial(known_sender, engine)), engine.settings
+
+    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+        await (api if is_of_api(scope) else pages)(scope, receive, send)
+
     # A server that listens on a name answers to it.
     own_name = host_and_port(settings.http)[0].lower()
-    return Guard(pages, {own_name, *settings.http_hosts}, settings.http_origins)
+    return Guard(either, {own_name, *settings.http_hosts}, settings.http_origins)
+
+
+def known_sender(engine: Engine, request: Request, ended: Callable[[Login], None] | None = None) -> Login:
+    """Who sends a request. Raises NotAuthenticated, or OverLimit if it is connected with `ended`."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind and kind.lower() != "bearer":
+        # Not repeated: it may be a token without its word.
+        raise NotAuthenticated("this authorization is not known here; send Bearer TOKEN")
+    shown: Sequence[str] = request.scope.get("state", {}).get(CERTIFICATE, ())
+    return engine.access.for_one_request(token.strip() if kind else None, engine.settings.http_as, shown, ended)
+
+
+def is_of_api(scope: Scope) -> bool:
+    path: str = scope.get("path", "")
+    return path.startswith(API) or path == OPENAPI
 
 
 async def _index(_request: Request) -> Response:
-    paths = "".join(f"  {path:<10} {meaning}\n" for path, meaning in PATHS.items())
-    text = f"Penstock {__version__}, an event store and durable log.\n\n{paths}\nEvents do not go through here.\n"
+    paths = "".join(f"  {path:<13} {meaning}\n" for path, meaning in PATHS.items())
+    text = f"Penstock {__version__}, an event store and durable log.\n\n{paths}"
     return PlainTextResponse(text)
 
 
@@ -275,7 +295,7 @@ class BoundedProtocol(H11Protocol):
     """uvicorn's protocol, with limits on the number of connections and on the time each may take.
 
     With one connection too many from an address, the gate ends the one of that address that waits longest for its peer.
-    If all of them have requests in flight, it answers the new one with 429.
+    If all of them have requests in flight, it answers the new one with 429; with one too many in all, with 503.
     """
 
     def __init__(
@@ -297,29 +317,30 @@ class BoundedProtocol(H11Protocol):
         super().connection_made(transport)
         address = transport.get_extra_info("peername")
         self.peer, self.network = shown_peer(address), network_of(address)
+        self.app_state = {**self.app_state, CONNECTION: self}
         self._give_time()
         everybody = [each for each in self.connections if isinstance(each, BoundedProtocol)]
         neighbours = [each for each in everybody if each.network == self.network]
         if len(neighbours) > self.bounds.connections_per_address_max:
-            self._squeeze_in([each for each in neighbours if each is not self and each.waits_for_peer])
+            limit = f"http_connections_per_address_max is {self.bounds.connections_per_address_max}"
+            self._squeeze_in(neighbours, 429, " from its address", f" from {self.network}", limit)
         elif len(everybody) > self.bounds.connections_max:
-            limit = f"http_connections_max is {self.bounds.connections_max}"
-            min(everybody, key=lambda each: each.since).abandon(f"there were too many connections ({limit})")
+            self._squeeze_in(everybody, 503, "", "", f"http_connections_max is {self.bounds.connections_max}")
 
-    def _squeeze_in(self, waiting: list["BoundedProtocol"]) -> None:
-        limit = f"http_connections_per_address_max is {self.bounds.connections_per_address_max}"
+    def _squeeze_in(self, others: list["BoundedProtocol"], status: int, whose: str, ours: str, limit: str) -> None:
+        waiting = [each for each in others if each is not self and each.waits_for_peer]
         if waiting:
-            reason = f"there were too many connections from its address ({limit})"
+            reason = f"there were too many connections{whose} ({limit})"
             min(waiting, key=lambda each: each.since).abandon(reason)
             return
-        sentence = f"there are too many connections from {self.network} ({limit}); try again later"
-        self.app = protected(_refused(429, sentence))
+        sentence = f"there are too many connections{ours} ({limit}); try again later"
+        self.app = protected(_refused(status, sentence))
         self._log("refused", sentence)
 
     @property
     def waits_for_peer(self) -> bool:
-        """Whether the gate waits for the peer: to send a request, or to read an answer."""
-        return not self._is_answering or self.flow.write_paused
+        """Whether the gate waits for the peer: to send a request with its body, or to read an answer."""
+        return not self._is_answering or self.cycle.more_body or self.flow.write_paused
 
     @property
     def _is_answering(self) -> bool:
@@ -369,9 +390,19 @@ class BoundedProtocol(H11Protocol):
         if getattr(self.transport, "is_shaking_hands", False):
             self._alarm = self.loop.call_later(self.bounds.handshake_s_max, self.abandon, CloseReason.HANDSHAKE_SLOW)
             return
+        self._set_alarm(REQUEST_S_MAX)
+
+    def give_time(self, seconds: float) -> None:
+        """From now on, as long as an answer is under way."""
+        self.since = self.loop.time()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._set_alarm(seconds)
+
+    def _set_alarm(self, seconds: float) -> None:
         # Not a warning: browsers open connections in advance and may not use them.
-        why = f"no answer was complete within {REQUEST_S_MAX:g} s"
-        self._alarm = self.loop.call_later(REQUEST_S_MAX, self.abandon, why, logging.INFO)
+        why = f"no answer was complete within {seconds:g} s"
+        self._alarm = self.loop.call_later(seconds, self.abandon, why, logging.INFO)
 
     def abandon(self, why: str, level: int = logging.WARNING) -> None:
         """Close the connection at once, whatever is in flight."""
@@ -394,7 +425,8 @@ def _secured_protocol(*, config: BoundedConfig, **others: Any) -> TlsLayer:
 
 
 class Guard:
-    """Answers requests for other hosts with 421, those of other origins' pages with 403 and those with a body with 413.
+    """Answers requests for other hosts with 421, those of other origins' pages with 403, and with 413 those that have a
+    body where none belongs.
 
     It accepts a request without `Host`, which only HTTP/1.0 allows: load balancers send such checks, and browsers
     always send a host.
@@ -420,9 +452,12 @@ class Guard:
         # A WebSocket has no method, and is not safe.
         if refusal is None and scope.get("method") not in SAFE_METHODS:
             refusal = self._origin_refusal(headers, authorities[-1] if authorities else "")
-        # No path here needs a body, so none of it is read.
-        if refusal is None and (headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers):
+        # Only the API reads bodies.
+        has_body = headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers
+        if refusal is None and has_body and not (scope.get("method") == "POST" and is_of_api(scope)):
             refusal = _refused(413, "requests here have no body")
+        if refusal is not None and is_of_api(scope):
+            refusal = _as_problem(refusal)
         await protected(refusal or self._app)(scope, receive, send)
 
     def _name_refusal(self, authorities: list[str]) -> Response | None:
@@ -490,6 +525,12 @@ def is_same_origin(origin: str, authority: str) -> bool:
     if theirs is None or ours is None:
         return False
     return (theirs[0], theirs[1] or usual) == (ours[0], ours[1] or usual)
+
+
+def _as_problem(refusal: Response) -> Response:
+    """The same refusal, as the API answers."""
+    problem = Problem(refusal.status_code, json.loads(bytes(refusal.body))["error"])
+    return Response(problem.content(), problem.status, {"connection": "close"}, PROBLEM_TYPE)
 
 
 def _refused(status: int, sentence: str) -> Response:

@@ -139,7 +139,7 @@ class IdempotencyKey:
 
     def mark(self, context: str) -> ProducerMark:
         """How the store keeps it: as a producer of its own."""
-        digest = blake2b("\0".join((self.owner, context, self.name)).encode(), digest_size=20).hexdigest()
+        digest = blake2b(f"{self.owner}\0{context}\0{self.name}".encode(), digest_size=20).hexdigest()
         return ProducerMark(f"{KEYS}{digest}", self.fingerprint)
 
 

@@ -170,7 +170,9 @@ class Settings:
     group_access: bool = setting(
         False, switch, "let the group of the embedded store's directory use its files, not only their owner"
     )
-    http: str = setting("127.0.0.1:8470", address, "where health and metrics are served; port 0: any free port")
+    http: str = setting(
+        "127.0.0.1:8470", address, "where the HTTP API, health and metrics are served; port 0: any free port"
+    )
     http_hosts: tuple[str, ...] = setting(
         (), host_names, "names that HTTP answers to, in addition to IP addresses and localhost: NAME,NAME"
     )
@@ -181,6 +183,10 @@ class Settings:
         128, count(1), "HTTP connections; for one more, the server closes the one that has been idle longest"
     )
     http_connections_per_address_max: int = setting(32, count(1), "HTTP connections from one IPv4 address or IPv6 /64")
+    http_body_bytes_max: int = setting(48 * MIB, size(1024), "bytes of the body of one HTTP request")
+    http_webhooks: Path | None = setting(
+        None, directory, "file with the webhooks that HTTP takes messages of, and their secrets, in TOML"
+    )
     res: str | None = setting(
         "tcp://127.0.0.1:8471",
         endpoint,

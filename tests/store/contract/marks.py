@@ -24,11 +24,16 @@ FULL: Final = StorageFull("no room")
 
 
 def keyed(
-    store: Store, *names: str, events: int = 1, fingerprint: int = 7, expected: int = ANY, **others: PenstockError
+    store: Store,
+    *names: str,
+    events: int = 1,
+    fingerprint: int = 7,
+    expected: int = ANY,
+    refusal: PenstockError | None = None,
 ) -> Appended | PenstockError:
     """Append events with idempotency keys."""
     keys = tuple(IdempotencyKey(name, fingerprint).mark("shop") for name in names)
-    transaction = Transaction((commit("orders", some(events), expected),), keys=keys, **others)
+    transaction = Transaction((commit("orders", some(events), expected),), refusal=refusal, keys=keys)
     (outcome,) = store.write([transaction])
     if isinstance(outcome, PenstockError):
         return outcome

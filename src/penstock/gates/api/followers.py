@@ -1,0 +1,130 @@
+"""Followers: streams of server-sent events that go on until the client leaves.
+
+Followers that have seen all events wait for the same ones, so one read serves all that ask for the same. Its page is
+the same bytes for all of them. While events keep coming, followers get them in pages at the ticks of a clock, all at
+the same ones, and not one by one: a thousand small messages cost more than one large one, and appends would pay for
+them.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from penstock.engine import Engine
+from penstock.engine.access import Login
+from penstock.errors import PenstockError
+from penstock.gates.api.call import Attendance, Call
+from penstock.gates.api.media import Presented, as_event_stream
+from penstock.model import EventPage, Principal, ReadAll
+
+KEEP_ALIVE_S: Final = 15.0
+"""How long a follower may hear nothing: proxies close silent connections, often after a minute."""
+TICK_S: Final = 0.05
+"""A follower gets one page in each tick, and the first one after a silence at once."""
+RETRY_MS: Final = 1000
+"""When a client is told to come again after its stream has ended."""
+
+
+class SharedPage(NamedTuple):
+    content: bytes
+    events: int
+    last: int
+    """The position of the last event."""
+    next: int
+
+
+class SharedReads:
+    """Reads that wait for events, and who waits for each."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reads: dict[tuple[Principal, ReadAll], _Read] = {}
+        self._present: Callable[[list[Any]], Presented] | None = None
+
+    @property
+    def begin(self) -> str:
+        """How the ids of events begin: with the history that positions belong to."""
+        identity = self._engine.identity
+        return f"{identity.id}.{identity.timeline}."
+
+    def join(self, login: Login, request: ReadAll) -> "_Read":
+        """The read of a request, which others may have begun. Call `leave` in the end."""
+        key = (login.principal, request)
+        found = self._reads.get(key)
+        if found is None or found.work.done():
+            found = self._reads[key] = _Read(asyncio.ensure_future(self._page(login.principal, request)))
+            found.work.add_done_callback(partial(self._done, key))
+        found.readers += 1
+        return found
+
+    def leave(self, read: "_Read") -> None:
+        read.readers -= 1
+        if not read.readers and not read.work.done():
+            read.work.cancel()
+
+    def _done(self, key: tuple[Principal, ReadAll], work: "asyncio.Future[SharedPage]") -> None:
+        if (found := self._reads.get(key)) is not None and found.work is work:
+            del self._reads[key]
+        if not work.cancelled():
+            # If all have left meanwhile, nobody else asks for it.
+            work.exception()
+
+    async def _page(self, principal: Principal, request: ReadAll) -> SharedPage:
+        if self._present is None:
+            self._present = partial(as_event_stream, self.begin)
+        page = await self._engine.execute(principal, request, self._present)
+        assert isinstance(page, EventPage)
+        assert page.encoded is not None
+        content, (_, last), _ = page.encoded.content
+        return SharedPage(content, page.encoded.count, last, page.next)
+
+
+class _Read:
+    """A read in flight, or one that was."""
+
+    __slots__ = ("readers", "work")
+
+    def __init__(self, work: "asyncio.Future[SharedPage]") -> None:
+        self.work = work
+        self.readers = 0
+
+
+async def followed(
+    call: Call, attendance: Attendance, request: Callable[[int], ReadAll], position: int
+) -> AsyncGenerator[bytes, None]:
+    """What a follower gets from a position on: pages of events, and a sign of life when there are none.
+
+    It ends when the server drains, when it has no room for a page, and when the follower may not follow any more. The
+    client comes again with the id of the last event.
+    """
+    reads, budget, loop = call.api.reads, call.engine.budget, asyncio.get_running_loop()
+    told = position - 1
+    # Of NotAuthenticated, too: it was revoked.
+    with suppress(PenstockError):
+        yield b"retry: %d\n\n" % RETRY_MS
+        while True:
+            call.connection.give_time(2 * KEEP_ALIVE_S)
+            read = reads.join(call.login, request(position))
+            try:
+                while not await attendance.wait(read.work, KEEP_ALIVE_S):
+                    call.connection.give_time(2 * KEEP_ALIVE_S)
+                    yield b": nothing new\n\n"
+                page = read.work.result()
+            finally:
+                reads.leave(read)
+            position = page.next
+            if page.events:
+                if not budget.take(len(page.content)):
+                    return
+                try:
+                    yield page.content
+                finally:
+                    budget.give_back(len(page.content))
+                told = page.last
+                await attendance.pause(TICK_S - loop.time() % TICK_S)
+            elif position - 1 > told:
+                # It need not look at what it may pass over again.
+                told = position - 1
+                yield f"id: {reads.begin}{told}\n\n".encode()

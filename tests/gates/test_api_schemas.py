@@ -1,0 +1,77 @@
+"""Requests of every kind, made from the OpenAPI document, and the document itself."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    negative_data_rejection,
+    positive_data_acceptance,
+    unsupported_method,
+)
+
+from penstock import testing
+from penstock.gates.api.openapi import PATH, document
+from penstock.gates.api.table import ROUTES
+from tests.seeds import run_seed
+
+EXAMPLES: Final = 40
+"""Requests for each route: some seconds for all of them."""
+DOCUMENT: Final = document(ROUTES)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testing.Server]:
+    path: Path = tmp_path_factory.mktemp("webhooks") / "webhooks.toml"
+    path.touch(0o600)
+    path.write_text('[webhooks.w]\ncontext = "shop"\nstream = "w"\norigins = ["*"]\n', encoding="utf-8")
+    with testing.server(http_webhooks=str(path), poll_wait_ms_max=10) as served:
+        with httpx.Client(base_url=served.http) as http:
+            http.post("/v1/streams/shop/s", json=[{"type": "T", "body": n} for n in range(10)])
+        yield served
+
+
+def test_the_document_is_served_and_describes_every_route(server: testing.Server) -> None:
+    answer = httpx.get(server.http + PATH)
+    assert answer.json() == DOCUMENT
+    assert DOCUMENT["openapi"].startswith("3.1")
+    described = {(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods}
+    assert {(route.method, route.path) for route in ROUTES} <= described
+    assert {(route.method, route.twin) for route in ROUTES if route.twin} <= described
+    names = [one["operationId"] for methods in DOCUMENT["paths"].values() for one in methods.values()]
+    assert len(set(names)) == len(names)
+
+
+schema: Final = schemathesis.openapi.from_dict(DOCUMENT)
+
+
+OPERATIONS: Final = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.label)
+def test_every_answer_is_one_that_the_document_describes(server: testing.Server, operation: Any) -> None:
+    # The document does not say all that makes a name or a body valid, nor that other parameters are refused; other
+    # tests have those rules.
+    left_out = [positive_data_acceptance, negative_data_rejection, unsupported_method]
+
+    @seeded(run_seed())
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case: Any) -> None:
+        if re.search("event-stream", str(case.headers or {})):
+            return
+        case.call_and_validate(base_url=server.http, excluded_checks=left_out, timeout=30)
+
+    given(case=operation.as_strategy())(check)()
