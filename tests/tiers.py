@@ -49,6 +49,7 @@ SYSTEM: Final = (
     "tests/cluster/",
     "tests/engine/test_seals_killed.py",
     "tests/faults/",
+    "tests/gates/test_api_followers.py::test_a_follower_through_a_kill",
     "tests/gates/test_kills.py",
     "tests/gates/test_mq_restarts.py",
     "tests/gates/test_remits_hostile.py",

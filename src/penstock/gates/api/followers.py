@@ -77,8 +77,8 @@ class SharedReads:
         page = await self._engine.execute(principal, request, self._present)
         assert isinstance(page, EventPage)
         assert page.encoded is not None
-        content, (_, last), _ = page.encoded.content
-        return SharedPage(content, page.encoded.count, last, page.next)
+        shown: Presented = page.encoded.content
+        return SharedPage(shown.content, page.encoded.count, shown.positions[1], page.next)
 
 
 class _Read:

@@ -26,6 +26,7 @@ class Presented(NamedTuple):
     content: bytes
     positions: tuple[int, int]
     sequences: tuple[int, int]
+    last_ticks: int = 0
 
 
 def as_json(events: list[Event]) -> Presented:
@@ -66,7 +67,7 @@ def _presented(events: Sequence[Event], content: bytes) -> Presented:
     if not events:
         return Presented(content, (0, 0), (0, 0))
     first, last = events[0], events[-1]
-    return Presented(content, (first.position, last.position), (first.sequence, last.sequence))
+    return Presented(content, (first.position, last.position), (first.sequence, last.sequence), last.ticks)
 
 
 PAGES: Final[dict[str, Callable[[list[Event]], Presented]]] = {

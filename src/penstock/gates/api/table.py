@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from penstock.cloudevents import BATCH_TYPE, MEDIA_TYPE
-from penstock.gates.api import openapi, schemas, streams, webhooks
+from penstock.gates.api import consumers, openapi, schemas, streams, webhooks
 from penstock.gates.api.media import ARROW_TYPE, EVENT_STREAM_TYPE, JSON_TYPE, LINES_TYPE
 from penstock.gates.api.routes import Parameter, Route, Schema
 from penstock.model import Right
@@ -11,7 +11,10 @@ from penstock.model import Right
 POSITION: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": streams.NUMBER_MAX}
 TEXT: Final[Schema] = {"type": "string"}
 
-LIMIT: Final = Parameter("limit", "at most so many events; the server may give fewer (`page_events_max`)", POSITION)
+QUEUE: Final = "/v1/queues/{context}/{queue}"
+SUBSCRIPTIONS: Final = "/v1/subscriptions"
+AFTER: Final = Parameter("after", "only those after this id", POSITION)
+LIMIT: Final = Parameter("limit", "at most so many; the server may give fewer (`page_events_max`)", POSITION)
 TYPES: Final = Parameter(
     "type", "only events of this type; several times for several types", {"type": "array", "items": TEXT}
 )
@@ -101,6 +104,107 @@ ROUTES: Final = (
         ),
         gives={**PAGES, EVENT_STREAM_TYPE: TEXT},
         fails=(304, 406, 410, 422),
+    ),
+    Route(
+        "POST",
+        QUEUE,
+        "declareQueue",
+        "make a queue of a context, unless there is one",
+        consumers.declare_queue,
+        Right.CONSUME,
+        takes={JSON_TYPE: schemas.ref("Start")},
+        gives={JSON_TYPE: schemas.ref("Queue")},
+        fails=(400, 409, 413, 415, 422),
+    ),
+    Route(
+        "GET",
+        "/v1/queues",
+        "listQueues",
+        "list the queues, with how far behind each is",
+        consumers.list_queues,
+        Right.READ,
+        parameters=(AFTER, LIMIT),
+        gives={JSON_TYPE: schemas.ref("QueuePage")},
+        fails=(422,),
+    ),
+    Route(
+        "POST",
+        f"{QUEUE}/take",
+        "take",
+        "take the next batch of a queue",
+        consumers.take,
+        Right.CONSUME,
+        help="A batch that is not acknowledged within `lease_ms` goes to another consumer.",
+        takes={JSON_TYPE: schemas.ref("Take")},
+        gives={JSON_TYPE: schemas.ref("Batch")},
+        fails=(400, 404, 409, 413, 415, 422),
+    ),
+    Route(
+        "POST",
+        f"{QUEUE}/acknowledge",
+        "acknowledge",
+        "say that a batch of a queue is done",
+        consumers.acknowledge,
+        Right.CONSUME,
+        takes={JSON_TYPE: schemas.ref("Acknowledge")},
+        status=204,
+        fails=(400, 404, 409, 413, 415, 422),
+    ),
+    Route(
+        "POST",
+        f"{QUEUE}/release",
+        "release",
+        "give a batch of a queue back, for the next consumer at once",
+        consumers.release,
+        Right.CONSUME,
+        takes={JSON_TYPE: schemas.ref("Release")},
+        status=204,
+        fails=(400, 404, 409, 413, 415, 422),
+    ),
+    Route(
+        "POST",
+        SUBSCRIPTIONS,
+        "register",
+        "make a subscription, or find it",
+        consumers.register,
+        Right.CONSUME,
+        takes={JSON_TYPE: schemas.ref("Register")},
+        gives={JSON_TYPE: schemas.ref("Subscription")},
+        fails=(400, 413, 415, 422),
+    ),
+    Route(
+        "GET",
+        SUBSCRIPTIONS,
+        "listSubscriptions",
+        "list the subscriptions",
+        consumers.list_subscriptions,
+        Right.READ,
+        parameters=(AFTER, LIMIT),
+        gives={JSON_TYPE: schemas.ref("SubscriptionPage")},
+        fails=(422,),
+    ),
+    Route(
+        "POST",
+        f"{SUBSCRIPTIONS}/{{id}}/fetch",
+        "fetch",
+        "get the next batch of a subscription",
+        consumers.fetch,
+        Right.CONSUME,
+        help="It is the same one until you progress past it.",
+        takes={JSON_TYPE: schemas.ref("Fetch")},
+        gives={JSON_TYPE: schemas.ref("Fetched")},
+        fails=(400, 404, 413, 415, 422),
+    ),
+    Route(
+        "POST",
+        f"{SUBSCRIPTIONS}/{{id}}/progress",
+        "progress",
+        "say that a batch of a subscription is done",
+        consumers.progress,
+        Right.CONSUME,
+        takes={JSON_TYPE: schemas.ref("Progress")},
+        status=204,
+        fails=(400, 404, 413, 415, 422),
     ),
     Route(
         "POST",
