@@ -188,12 +188,6 @@ class Attendance:
             self._over.result()
         return work.done()
 
-    async def pause(self, seconds: float) -> None:
-        """Wait for nothing else. Raises as `wait` does."""
-        await asyncio.wait({self._over}, timeout=max(0.0, seconds))
-        if self._over.done():
-            self._over.result()
-
     async def result(self, work: "asyncio.Future[T]") -> T:
         """The result of work, which is given up if nobody waits for it any more."""
         try:

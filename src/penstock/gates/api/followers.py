@@ -21,7 +21,7 @@ from penstock.model import EventPage, Principal, ReadAll
 
 KEEP_ALIVE_S: Final = 15.0
 """How long a follower may hear nothing: proxies close silent connections, often after a minute."""
-TICK_S: Final = 0.05
+TICK_S: Final = 0.1
 """A follower gets one page in each tick, and the first one after a silence at once."""
 RETRY_MS: Final = 1000
 """When a client is told to come again after its stream has ended."""
@@ -49,12 +49,15 @@ class SharedReads:
         identity = self._engine.identity
         return f"{identity.id}.{identity.timeline}."
 
-    def join(self, login: Login, request: ReadAll) -> "_Read":
-        """The read of a request, which others may have begun. Call `leave` in the end."""
+    def join(self, login: Login, request: ReadAll, is_next: bool) -> "_Read":
+        """The read of a request, which others may have begun. Call `leave` in the end.
+
+        `is_next`: what it reads follows a page of now, so it waits for the next tick.
+        """
         key = (login.principal, request)
         found = self._reads.get(key)
         if found is None or found.work.done():
-            found = self._reads[key] = _Read(asyncio.ensure_future(self._page(login.principal, request)))
+            found = self._reads[key] = _Read(asyncio.ensure_future(self._page(login.principal, request, is_next)))
             found.work.add_done_callback(partial(self._done, key))
         found.readers += 1
         return found
@@ -71,7 +74,9 @@ class SharedReads:
             # If all have left meanwhile, nobody else asks for it.
             work.exception()
 
-    async def _page(self, principal: Principal, request: ReadAll) -> SharedPage:
+    async def _page(self, principal: Principal, request: ReadAll, is_next: bool) -> SharedPage:
+        if is_next:
+            await asyncio.sleep(TICK_S - asyncio.get_running_loop().time() % TICK_S)
         if self._present is None:
             self._present = partial(as_event_stream, self.begin)
         page = await self._engine.execute(principal, request, self._present)
@@ -99,14 +104,14 @@ async def followed(
     It ends when the server drains, when it has no room for a page, and when the follower may not follow any more. The
     client comes again with the id of the last event.
     """
-    reads, budget, loop = call.api.reads, call.engine.budget, asyncio.get_running_loop()
-    told = position - 1
+    reads, budget = call.api.reads, call.engine.budget
+    told, is_next = position - 1, False
     # Of NotAuthenticated, too: it was revoked.
     with suppress(PenstockError):
         yield b"retry: %d\n\n" % RETRY_MS
         while True:
             call.connection.give_time(2 * KEEP_ALIVE_S)
-            read = reads.join(call.login, request(position))
+            read = reads.join(call.login, request(position), is_next)
             try:
                 while not await attendance.wait(read.work, KEEP_ALIVE_S):
                     call.connection.give_time(2 * KEEP_ALIVE_S)
@@ -114,7 +119,7 @@ async def followed(
                 page = read.work.result()
             finally:
                 reads.leave(read)
-            position = page.next
+            position, is_next = page.next, page.events > 0
             if page.events:
                 if not budget.take(len(page.content)):
                     return
@@ -123,7 +128,6 @@ async def followed(
                 finally:
                     budget.give_back(len(page.content))
                 told = page.last
-                await attendance.pause(TICK_S - loop.time() % TICK_S)
             elif position - 1 > told:
                 # It need not look at what it may pass over again.
                 told = position - 1
