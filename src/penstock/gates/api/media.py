@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from penstock.cloudevents import BATCH_TYPE, structured_json
+from penstock.cloudevents import BATCH_TYPE, NotACloudEvent, structured_json
 from penstock.event_json import event_texts
 from penstock.model import Event
 
@@ -39,7 +39,15 @@ def as_lines(events: list[Event]) -> Presented:
 
 
 def as_cloudevents(events: list[Event]) -> Presented:
-    return _presented(events, f"[{','.join(map(structured_json, events))}]".encode())
+    return _presented(events, f"[{','.join(map(_cloudevent, events))}]".encode())
+
+
+def _cloudevent(event: Event) -> str:
+    try:
+        return structured_json(event)
+    except NotACloudEvent as error:
+        # One of a page: say which.
+        raise NotACloudEvent(f"the event at position {event.position}: its {error.attribute}", error.reason) from None
 
 
 def as_arrow(events: list[Event]) -> Presented:

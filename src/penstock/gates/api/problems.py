@@ -75,7 +75,7 @@ class Problem(Exception):
             name = type(error).__name__
             document |= {
                 "type": f"urn:penstock:error:{name}",
-                "title": re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize(),
+                "title": re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name).capitalize(),
                 "class": name,
                 "fields": {field.name: getattr(error, field.name) for field in fields(error)},
                 "retry": error.retry,
