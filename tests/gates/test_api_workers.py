@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Callable
 from typing import Any, Final
 
 import httpx
@@ -52,7 +53,7 @@ def test_workers_write_pages_in_every_form(server: Served, context: str) -> None
     with http_of(server) as http:
         append(http, context, "s", *range(300))
         path = f"/v1/events?context={context}"
-        counts = {
+        counts: dict[str, Callable[[httpx.Response], int]] = {
             JSON: lambda answer: len(answer.json()["events"]),
             LINES: lambda answer: len(answer.text.splitlines()),
             BATCH: lambda answer: len(answer.json()),

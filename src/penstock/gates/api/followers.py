@@ -33,6 +33,7 @@ class SharedPage(NamedTuple):
     last: int
     """The position of the last event."""
     next: int
+    end: bool
 
 
 class SharedReads:
@@ -83,7 +84,7 @@ class SharedReads:
         assert isinstance(page, EventPage)
         assert page.encoded is not None
         shown: Presented = page.encoded.content
-        return SharedPage(shown.content, page.encoded.count, shown.positions[1], page.next)
+        return SharedPage(shown.content, page.encoded.count, shown.positions[1], page.next, page.end)
 
 
 class _Read:
@@ -119,7 +120,8 @@ async def followed(
                 page = read.work.result()
             finally:
                 reads.leave(read)
-            position, is_next = page.next, page.events > 0
+            # What is there already comes at once. After an empty page: a server may be set to let nobody wait.
+            position, is_next = page.next, page.end or not page.events
             if page.events:
                 if not budget.take(len(page.content)):
                     return
