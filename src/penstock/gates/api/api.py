@@ -27,7 +27,7 @@ from penstock.gates.api.webhooks import Webhooks
 
 log = logging.getLogger(__name__)
 
-PIECE_BYTES: Final = 64 << 10
+PIECE_BYTES: Final = 256 << 10
 """What of an answer is sent before its client has taken the rest."""
 
 NO_BEARER: Final = (
