@@ -193,6 +193,20 @@ class QueueFilterMismatch(PenstockError):
     wanted: str
 
 
+class QueueMismatch(PenstockError):
+    _sentence = "queue {queue} exists with another {what}: it has {known}, not {wanted}"
+    queue: str
+    what: str
+    known: str
+    wanted: str
+
+
+class QueueExists(PenstockError):
+    _sentence = "context {context} has a queue {queue} already"
+    queue: str
+    context: str
+
+
 class QueueContended(PenstockError):
     _sentence = "queue {queue} changed during every attempt to allocate from it; try again. Acknowledgements are kept"
     _retry = Retry.SAFE

@@ -8,7 +8,9 @@ import subprocess
 import pytest
 
 import penstock
+from penstock.cli.stats import lag_cells
 from penstock.client.sync import Queue
+from penstock.model import SubscriptionInfo
 from penstock.testing import Server
 from tests.cli.support import called as command
 from tests.cli.support import run, shell, variables
@@ -39,7 +41,7 @@ def test_a_queue_is_consumed_and_listed(served: Server, client: penstock.Client,
     assert state(client, orders) == (3, 0, 0)
     done = run("queue", "list", orders, url=served.url)
     assert (done.code, done.err) == (0, "")
-    assert re.search(rf"mail +{orders} +\* +\d+ +3 +0 +0 +0 +- ", done.out)
+    assert re.search(rf"mail +{orders} +\* +\d+ +3 +\d+ s +0 +0 +0 +- ", done.out)
     found = json.loads(command("queue", "list", orders, "--json", "--url", served.url)[1])
     assert (found["name"], found["filter"], found["behind"]) == ("mail", "", 3)
     code, out, _ = command("queue", "consume", orders, "mail", "--url", served.url)
@@ -201,7 +203,9 @@ def test_subscriptions_are_listed_and_set(served: Server, client: penstock.Clien
     (found,) = run("subscription", "list", orders, "--json", url=served.url).lines
     assert (found["subscriber"], found["filter"]) == ("revenue", "order-")
     assert re.match(r"20\d\d-\d\d-\d\dT", found["last_event"])
-    assert re.search(rf"revenue +{orders} +order- ", command("subscription", "list", "--url", served.url)[1])
+    assert (found["behind"], found["behind_is_exact"], found["behind_ms"]) == (0, True, 0)
+    table = command("subscription", "list", "--url", served.url)[1]
+    assert re.search(rf"revenue +{orders} +order- +[\d,]+ +0 +- ", table), table
     given = ("subscription", "set", "revenue", orders, "--filter", "order-", "--to")
     done = run(*given, "beginning", url=served.url)
     assert (done.code, done.err) == (0, "")
@@ -238,3 +242,19 @@ def test_what_is_not_there_or_not_meant_is_told(
     found, out, err = command(*arguments, *where)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert reason in err
+
+
+@pytest.mark.parametrize(
+    ("behind", "is_exact", "ms", "cells"),
+    [
+        (0, True, 0, ("0", "-")),
+        (0, False, 0, ("0+", "-")),
+        (1200, True, 1, ("1,200", "1 s")),
+        (10_000, False, 119_000, ("10,000+", "119 s")),
+        (1, True, 121_000, ("1", "3 min")),
+        (1, True, 3 * 3_600_000, ("1", "3 h")),
+        (1, True, 49 * 3_600_000, ("1", "2 d")),
+    ],
+)
+def test_a_lag_is_told_in_two_cells(behind: int, is_exact: bool, ms: int, cells: tuple[str, str]) -> None:
+    assert lag_cells(SubscriptionInfo(1, "me", "shop", "", 1, None, behind, is_exact, ms)) == cells

@@ -85,6 +85,15 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "Queue.dead_letters": queue.dead_letters,
         "Queue.put_back": lambda: queue.put_back(1),
         "Queue.replay": lambda: queue.replay(1, 2),
+        "Queue.put_back_all": queue.put_back_all,
+        "Queue.drop_dead": queue.drop_dead,
+        "Queue.extend": lambda: queue.extend(batch),
+        "Queue.retry": queue.retry,
+        "Queue.pause": queue.pause,
+        "Queue.resume": queue.resume,
+        "Queue.rename": lambda: queue.rename("other"),
+        "Queue.delete": queue.delete,
+        "Queue.set_filter": queue.set_filter,
         "Log.create": log.create,
         "Log.delete": log.delete,
         "Log.show": log.show,
@@ -131,7 +140,8 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     }
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
         *("take", "declare", "acknowledge", "release", "settle", "next"),
-        *("give_back", "reset", "dead_after", "dead_letters", "put_back", "replay"),
+        *("give_back", "reset", "dead_after", "dead_letters", "put_back", "put_back_all", "drop_dead", "replay"),
+        *("extend", "retry", "pause", "resume", "rename", "delete", "set_filter", "another", "ttl"),
     }
     assert {name for name in vars(Access) if not name.startswith("_")} == {
         *("put", "revoke", "issue_token", "add_credential", "revoke_credential", "principals", "credentials")

@@ -43,15 +43,15 @@ def each(names: str, kind: type[PenstockError]) -> dict[str, type[PenstockError]
 
 
 ELSEWHERE: Final[dict[str, type[PenstockError]]] = {
-    **each("AC AB AF TX TB RA RF QS QF GE GF TP LS RS SS SQ SW SF ES ZS NL XL GL ML", NotAllowed),
+    **each("AC AB AF TX TB RA RF QS QF GE GF TP LS RS SS SQ SW SF SD ES ZS NL XL GL ML", NotAllowed),
     **each("PP XP IT AK XK LP LK", NotAllowed),
-    **each("AQ AW KF RQ RT RK DR DL DP RP", errors.QueueNotFound),
+    **each("AQ AW KF KD KX RQ RT RK DR DL DP DE DB RP QP QN QD QY QX", errors.QueueNotFound),
     **each("FE FW FF", errors.SubscriptionNotFound),
     **each("XI GI NX BB BM BP BO BI BD", errors.IteratorNotFound),
     **each("NI", errors.LogNotFound),
     **each("ZP", errors.StageLost),
     **each("AU", NotAuthenticated),
-    **each("PS EJ LC LQ LU GS LL LI EL ZD WI HI", ALLOWED),
+    **each("PS EJ LC LQ LU GQ GU GS LL LI EL ZD WI HI", ALLOWED),
 }
 """What a principal gets that may do everything, but in another place."""
 FREE: Final = ("WI", "HI")

@@ -13,8 +13,8 @@ from penstock.cli.connection import connected
 from penstock.cli.options import AsJson, Data, Url, argument, moment, need_name, option
 from penstock.cli.output import counted, fail, print_result, print_rows, refuse, remark
 from penstock.cli.read import print_events
-from penstock.cli.stats import QUEUE_COLUMNS, queue_row
-from penstock.errors import PenstockError
+from penstock.cli.stats import QUEUE_COLUMNS, lag_cells, queue_row
+from penstock.errors import AllocationLost, PenstockError
 from penstock.model import QueueInfo, SubscriptionInfo
 from penstock.model.times import TICKS_MAX, datetime_of, text_of_ticks
 
@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 BATCH_EVENTS: Final = 100
 WAIT_S: Final = 20.0
 """How long one request of `consume --follow` waits for events."""
-SUBSCRIPTION_COLUMNS: Final = ("#id", "subscription", "context", "filter", "#position", "#behind", "last event")
+SUBSCRIPTION_COLUMNS: Final = (
+    "#id",
+    "subscription",
+    "context",
+    "filter",
+    "#position",
+    "#behind",
+    "#oldest",
+    "last event",
+)
 
 queue_app = typer.Typer(no_args_is_help=True)
 subscription_app = typer.Typer(no_args_is_help=True)
@@ -38,9 +47,10 @@ Name = Annotated[str, argument("QUEUE", "the queue's name")]
 def list_queues(context: OnlyContext = None, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
     """List queues: position, lag, events that consumers hold, and dead letters.
 
-    `behind` is the lag: the positions from the queue's next event to the end of the history, whether or not the queue
-    has an event there, and the events that will be delivered again because a consumer released them or let them expire.
-    It is 0 when nothing is left. `allocated` are the events that consumers hold now, `tries` is the largest number of
+    `behind` is the lag: the queue's events from its position to the end of the history, and the events that will be
+    delivered again because a consumer released them or let them expire. It is 0 when nothing is left. The count ends at
+    10,000 events, or after some milliseconds: a `+` says that there may be more. `oldest` is how long ago the oldest of
+    these events was recorded. `allocated` are the events that consumers hold now, `tries` is the largest number of
     consumers that had the same batch, and `dead` is the number of batches that were set aside.
     """
     with connected(url, data) as client:
@@ -134,8 +144,9 @@ def _consume_batch(queue: "Queue", wait_s: float, left: int | None, as_json: boo
     try:
         queue.acknowledge(batch)
     except (KeyboardInterrupt, SystemExit):
-        # The events are printed, so they are acknowledged; doing it twice is the same as once.
-        queue.acknowledge(batch)
+        # The events are printed, so they are acknowledged; the first attempt may have done it.
+        with suppress(AllocationLost):
+            queue.acknowledge(batch)
         raise
     return len(batch)
 
@@ -159,7 +170,7 @@ def reset_command(
         _existing_queue(client, context, name).reset(start, position=position)
         info = _queue_info(client, context, name)
     assert info is not None
-    line = f"queue {name} continues at position {info.position}, {info.behind:,} behind the end"
+    line = f"queue {name} continues at position {info.position}, {lag_cells(info)[0]} events behind"
     print_result(asdict(info), line, as_json=as_json)
 
 
@@ -198,12 +209,12 @@ def dead_command(
         if after is not None:
             queue.dead_after(None if after == "never" else int(after))
         found = queue.dead_letters()
-    documents = [{**asdict(dead), "expires": text_of_ticks(dead.expires)} for dead in found]
+    documents = [{**asdict(dead), "died": text_of_ticks(dead.died)} for dead in found]
     rows = (
-        (dead.first, dead.last, dead.count, dead.deliveries, dead.subscriber, text_of_ticks(dead.expires))
+        (dead.position, dead.stream, dead.deliveries, dead.subscriber, text_of_ticks(dead.died), dead.reason)
         for dead in found
     )
-    columns = ("#first", "#last", "#events", "#tries", "last consumer", "expired")
+    columns = ("#position", "stream", "#tries", "last consumer", "died", "reason")
     print_rows(documents, columns, rows, empty="no dead letters", as_json=as_json)
 
 
@@ -224,7 +235,7 @@ def requeue_command(
         refuse("say what to return: either FIRST positions or --all")
     with connected(url, data) as client:
         queue = _existing_queue(client, context, name)
-        returned = first or [dead.first for dead in queue.dead_letters()]
+        returned = first or [dead.position for dead in queue.dead_letters()]
         for number in returned:
             queue.put_back(number)
     document = {"queue": name, "context": context, "first": returned}
@@ -237,21 +248,24 @@ def list_subscriptions(
 ) -> None:
     """List durable subscriptions, their positions and lags.
 
-    `behind` counts the positions up to the end of the history, also those with events of other streams.
+    `behind` counts the subscription's events from its position to the end of the history. The count ends at 10,000
+    events, or after some milliseconds: a `+` says that there may be more. `oldest` is how long ago the oldest of these
+    events was recorded.
     """
     with connected(url, data) as client:
-        head = client.stats().head
         found = [info for info in client.subscriptions() if context in (None, info.context)]
-    documents = [_document(info, head) for info in found]
-    members = ("id", "subscriber", "context", "filter", "position", "behind", "last_event")
-    rows = ([one[member] if one[member] != "" else "*" for member in members] for one in documents)
+    documents = [_document(info) for info in found]
+    rows = (
+        [info.id, info.subscriber, info.context, info.filter or "*", info.position, *lag_cells(info), one["last_event"]]
+        for info, one in zip(found, documents, strict=True)
+    )
     print_rows(documents, SUBSCRIPTION_COLUMNS, rows, empty="no subscriptions", as_json=as_json)
 
 
-def _document(info: SubscriptionInfo, head: int) -> dict[str, Any]:
+def _document(info: SubscriptionInfo) -> dict[str, Any]:
     found = asdict(info)
     ticks = found.pop("last_ticks")
-    return {**found, "behind": head + 1 - info.position, "last_event": None if ticks is None else text_of_ticks(ticks)}
+    return {**found, "last_event": None if ticks is None else text_of_ticks(ticks)}
 
 
 @subscription_app.command("set")
@@ -273,5 +287,5 @@ def set_command(
             fail(f"no subscription {name} to {filter_ or '*'} in context {context}; {listing}")
         client.subscription(name, context=context, filter=filter_).set(start)
         found = [info for info in client.subscriptions() if (info.subscriber, info.context, info.filter) == key]
-        document = _document(found[0], client.stats().head)
+        document = _document(found[0])
     print_result(document, f"subscription {name} continues at position {found[0].position}", as_json=as_json)

@@ -1,16 +1,19 @@
 """Durable subscriptions, queues and transactions: how consumers get events and acknowledge them."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
+from copy import copy
 from dataclasses import replace
 from datetime import datetime
+from itertools import takewhile
 from typing import Final, Self
 from uuid import uuid4
 
 from penstock import model
 from penstock.client.calls import Calls, append_of, flattened, refusal_of
 from penstock.client.reader import WAIT_S_MAX
-from penstock.errors import InvalidRequest, PenstockError, SubscriptionMoved
+from penstock.errors import AllocationLost, InvalidRequest, PenstockError, QueueNotFound, Retry, SubscriptionMoved
 from penstock.model import ANY, Append, Appended, Delivery, Done, Event, NewEvent, QueueReceipt, ticks_of_time
 
 DELIVERIES_MAX: Final = 10
@@ -19,6 +22,10 @@ BATCH_EVENTS: Final = 100
 TTL_S: Final = 60.0
 GIVE_BACK_S_MAX: Final = 3.0
 """How long an interrupted consumer may take to release its batch."""
+EXTENSIONS_PER_TTL: Final = 3
+"""How often a lease is extended in the time that it lasts."""
+DELAY_S_MAX: Final = 7 * 24 * 3600.0
+REASON_CHARACTERS_MAX: Final = 1000
 NO_ALLOCATION: Final = -1
 """Instead of a time to live: acknowledge, and allocate nothing."""
 
@@ -120,15 +127,57 @@ class AsyncSubscription:
 
 
 class QueueBatch(list[Event]):
-    """Events of a queue that this consumer holds until it acknowledges or releases them, or its lease expires."""
+    """Events of a queue that this consumer holds until it acknowledges or releases them, or its lease expires.
 
-    def __init__(self, delivery: Delivery) -> None:
+    What `retry` and `bury` say of single events is carried out when the batch is acknowledged or released.
+    """
+
+    def __init__(self, delivery: Delivery, now: float, ttl: float) -> None:
         super().__init__(delivery.events)
-        self.receipt: QueueReceipt | None = None
-        if delivery.allocation is not None:
-            given = delivery.allocation
-            self.receipt = QueueReceipt(delivery.context, delivery.queue, delivery.subscriber, given.first, given.last)
-        self.is_settled = self.receipt is None
+        self.runs = tuple(model.Run(one.first, one.last) for one in delivery.runs)
+        self.ordered = delivery.ordered
+        self.is_settled = not self.runs
+        self.expires = now + ttl
+        """When the lease expires, by the clock of this process."""
+        self.outcomes: dict[int, model.Retried | model.Buried] = {}
+        self._where = delivery.context, delivery.queue, delivery.subscriber
+        self._deliveries = [(one.first, one.last, one.deliveries) for one in delivery.runs]
+
+    @property
+    def receipts(self) -> tuple[QueueReceipt, ...]:
+        """Acknowledge all of it in a transaction."""
+        return tuple(QueueReceipt(*self._where, *run) for run in self.runs)
+
+    def attempt(self, event: Event) -> int:
+        """How often the queue has delivered an event by now; 1 for the first time."""
+        tries = [many for first, last, many in self._deliveries if first <= event.position <= last]
+        return max(tries, default=1)
+
+    def retry(self, event: Event, *, delay: float | None = None, reason: str = "") -> None:
+        """This event failed: it comes again after `delay` seconds; None: after what the queue's retry policy says.
+
+        It becomes a dead letter instead if this was the last attempt that `dead_after` allows. In an ordered queue the
+        events of its key that follow come again as well.
+        """
+        delay_ms = None if delay is None else _milliseconds(delay, "delay")
+        self._set(event, model.Retried(event.position, delay_ms, reason))
+
+    def bury(self, event: Event, reason: str) -> None:
+        """Make this event a dead letter: no consumer gets it until somebody puts it back."""
+        self._set(event, model.Buried(event.position, reason))
+
+    def _set(self, event: Event, outcome: model.Retried | model.Buried) -> None:
+        if self.is_settled:
+            raise InvalidRequest("batch", "was acknowledged or released already")
+        if not any(first <= event.position <= last for first, last in self.runs):
+            raise InvalidRequest("event", f"at position {event.position} is not in this batch")
+        self.outcomes[event.position] = outcome
+
+
+def _milliseconds(seconds: float, what: str) -> int:
+    if not 0 <= seconds <= DELAY_S_MAX:
+        raise InvalidRequest(what, f"is {seconds:g} s; it must be from 0 to {DELAY_S_MAX:g}")
+    return int(1000 * seconds)
 
 
 class AsyncQueue:
@@ -136,7 +185,7 @@ class AsyncQueue:
 
     `async with queue.next() as batch` acknowledges the batch when the body succeeds and releases it when it fails.
     This object is one consumer: it has one batch at a time, and gets the same one until it acknowledges or releases
-    it. Tasks that share the work make one consumer each.
+    it. Tasks that share the work make one consumer each, with `another`.
     """
 
     def __init__(
@@ -149,51 +198,131 @@ class AsyncQueue:
         start: datetime | None,
         count: int,
         ttl: float,
+        ordered: str | None = None,
+        selection: str | None = None,
+        retry: str | None = None,
+        dead_after: int | None = None,
     ) -> None:
         subscriber = subscriber or f"consumer-{uuid4().hex}"
         self._calls = calls
         self._queue = context, name
+        self._ttl = ttl
         self._request = model.SubscribeQueue(
-            context, name, subscriber, filter, start_ticks(start), count, int(1000 * ttl)
+            *(context, name, subscriber, filter, start_ticks(start), count, int(1000 * ttl)),
+            ordered=ordered,
+            selection=selection,
+            retry=retry,
+            dead_after=dead_after,
+            several=True,
         )
 
+    def another(self, subscriber: str | None = None) -> "AsyncQueue":
+        """Another consumer of the same queue."""
+        made = copy(self)
+        made._request = replace(self._request, subscriber=subscriber or f"consumer-{uuid4().hex}")
+        return made
+
+    @property
+    def ttl(self) -> float:
+        """How long a lease lasts, in seconds."""
+        return self._ttl
+
     @asynccontextmanager
-    async def next(self, wait: float = 0.0) -> AsyncIterator[QueueBatch]:
-        """The next batch, for `async with`; empty if nothing arrives within `wait` seconds."""
+    async def next(self, wait: float = 0.0, *, extend: bool = True) -> AsyncIterator[QueueBatch]:
+        """The next batch, for `async with`; empty if nothing arrives within `wait` seconds.
+
+        While the body runs, the lease is extended, unless `extend` is False. If it is lost all the same, such as after
+        the server was away for longer than a lease, the end of the body raises AllocationLost: other consumers may have
+        the events.
+        """
         batch = await self.take(wait)
+        keeper = self._calls.begin(self._keep(batch)) if extend and not batch.is_settled else None
         try:
             yield batch
         except BaseException as error:
+            await self._end(keeper)
             await self.settle(batch, error)
             raise
+        await self._end(keeper)
         await self.settle(batch, None)
+
+    @staticmethod
+    async def _end(keeper: "asyncio.Task[None] | None") -> None:
+        if keeper is not None:
+            keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeper
+
+    async def _keep(self, batch: QueueBatch) -> None:
+        """Extend a lease until it is lost."""
+        while not batch.is_settled:
+            await asyncio.sleep(self._ttl / EXTENSIONS_PER_TTL)
+            try:
+                await self.extend(batch)
+            except AllocationLost:
+                return
+            except PenstockError:
+                # The lease lasts for a while, and the next attempt may succeed.
+                continue
 
     async def take(self, wait: float = 0.0) -> QueueBatch:
         """The next batch. The caller acknowledges or releases it."""
         request = replace(self._request, wait_ms=int(1000 * wait))
-        return QueueBatch(await self._calls.ask(request, Delivery, wait=wait))
+        delivery = await self._calls.ask(request, Delivery, wait=wait)
+        # The server's clock counts; what is between its answer and now is the time that we may have lost.
+        return QueueBatch(delivery, self._calls.transport.now(), self._ttl)
 
     async def declare(self) -> None:
         """Create the queue if it is new, without taking a batch."""
         await self._calls.ask(replace(self._request, ttl_ms=NO_ALLOCATION), Delivery)
 
-    async def acknowledge(self, batch: QueueBatch) -> None:
-        """The batch is done: the server delivers it to no consumer again."""
-        receipt = batch.receipt
-        if receipt is not None and not batch.is_settled:
-            request = model.AcknowledgeQueue(*receipt, self._request.count, NO_ALLOCATION)
-            await self._calls.ask(request, Delivery)
-            batch.is_settled = True
+    async def extend(self, batch: QueueBatch, ttl: float | None = None) -> None:
+        """Hold a batch for `ttl` seconds from now on, by default as long as at first. AllocationLost if it is lost."""
+        if batch.is_settled:
+            return
+        seconds = self._ttl if ttl is None else ttl
+        context, queue, subscriber = self._place
+        request = model.ExtendQueue(context, queue, subscriber, batch.runs, int(1000 * seconds))
+        now = self._calls.transport.now()
+        await self._calls.ask(request, model.Extended)
+        batch.expires = now + seconds
 
-    async def release(self, batch: QueueBatch, *, counts: bool = True) -> None:
-        """The batch is not done: the next consumer gets it at once.
+    async def acknowledge(self, batch: QueueBatch) -> None:
+        """The batch is done, except for events with another outcome. AllocationLost if the lease was lost."""
+        await self._settle(batch, model.Rest.DONE)
+
+    async def release(
+        self, batch: QueueBatch, *, counts: bool = True, delay: float | None = 0.0, reason: str = ""
+    ) -> None:
+        """The batch is not done: the next consumer gets it after `delay` seconds; None: as the retry policy says.
 
         This counts like an expiry for `dead_after`, unless `counts` is False.
         """
-        receipt = batch.receipt
-        if receipt is not None and not batch.is_settled:
-            await self._calls.ask(model.ReleaseQueue(*receipt, counts), Done)
-            batch.is_settled = True
+        delay_ms = None if delay is None else _milliseconds(delay, "delay")
+        await self._settle(batch, model.Rest.RETRY if counts else model.Rest.BACK, delay_ms, reason)
+
+    async def _settle(self, batch: QueueBatch, rest: model.Rest, delay_ms: int | None = None, reason: str = "") -> None:
+        if batch.is_settled:
+            return
+        outcomes = batch.outcomes.values()
+        retries = tuple(one for one in outcomes if isinstance(one, model.Retried))
+        buries = tuple(one for one in outcomes if isinstance(one, model.Buried))
+        context, queue, subscriber = self._place
+        request = model.SettleQueue(context, queue, subscriber, batch.runs, rest, delay_ms, reason, retries, buries)
+        try:
+            await self._calls.ask(request, Done)
+        except PenstockError as error:
+            # Sent again after a lost connection, it finds what the first attempt has settled. While the lease lasts,
+            # nobody else can have settled it.
+            is_done = isinstance(refusal_of(error), AllocationLost) and error.retry is Retry.UNKNOWN
+            if not is_done or self._calls.transport.now() >= batch.expires:
+                batch.is_settled = isinstance(error, AllocationLost)
+                raise
+        batch.is_settled = True
+
+    @property
+    def _place(self) -> tuple[str, str, str]:
+        return *self._queue, self._request.subscriber
 
     async def give_back(self) -> None:
         """Release what this consumer holds, even the batch of an interrupted `take`; it does not count as an expiry.
@@ -204,28 +333,96 @@ class AsyncQueue:
         until = now() + GIVE_BACK_S_MAX
         with suppress(PenstockError):
             # A consumer that holds a batch gets the same one again.
-            batch = QueueBatch(await self._calls.ask(replace(self._request, wait_ms=0), Delivery, GIVE_BACK_S_MAX))
-            if batch.receipt is not None:
-                await self._calls.ask(model.ReleaseQueue(*batch.receipt, False), Done, until - now())
+            request = replace(self._request, wait_ms=0)
+            batch = QueueBatch(await self._calls.ask(request, Delivery, GIVE_BACK_S_MAX), now(), self._ttl)
+            if batch.runs:
+                settle = model.SettleQueue(*self._place, batch.runs, model.Rest.BACK)
+                await self._calls.ask(settle, Done, until - now())
 
     async def reset(self, start: datetime | None = None, *, position: int | None = None) -> None:
-        """Restart at a time or a position, or at the very beginning. Leases that consumers hold end."""
+        """Restart at a time or a position, or at the very beginning. Leases end, and dead letters are dropped."""
         await self._calls.ask(model.ResetQueue(*self._queue, start_ticks(start), position), Done)
 
     async def dead_after(self, holders: int | None) -> None:
-        """Make a batch a dead letter once this many consumers in turn released it or let it expire; None: never."""
-        await self._calls.ask(model.SetDeadLetterRule(*self._queue, holders), Done)
+        """Make an event a dead letter once it was delivered this often in vain; None: never. Creates a new queue."""
+        await self._on_queue(model.SetDeadLetterRule(*self._queue, holders))
 
-    async def dead_letters(self) -> list[model.Allocation]:
-        """The dead letters, each with the positions of its first and last event."""
-        return await self._calls.list_all(model.ListDeadLetters(*self._queue), "first")
+    async def retry(
+        self, *, delay: float = 1.0, factor: float = 2.0, cap: float = 300.0, jitter: float = 0.1, attempts: int = 0
+    ) -> None:
+        """How long failed events wait: `delay` seconds, then each time `factor` times as long, up to `cap`.
 
-    async def put_back(self, first: int) -> None:
-        """Deliver the dead letter that begins at a position to the next consumer, unless it is back already.
-
-        Raises DeadLetterNotFound if no dead letter begins there.
+        `jitter` makes each delay up to that part shorter or longer. With `attempts`, events become dead letters after
+        so many deliveries. Creates a new queue.
         """
-        await self._calls.ask(model.PutBack(*self._queue, first), Done)
+        policy = model.RetryPolicy(delay, factor, cap, jitter).checked()
+        await self._on_queue(model.SetRetryPolicy(*self._queue, policy.text))
+        if attempts:
+            await self.dead_after(attempts)
+
+    async def _on_queue(self, request: model.Request) -> None:
+        """A request about the queue, which is created if it does not exist."""
+        try:
+            await self._calls.ask(request, Done)
+        except QueueNotFound:
+            await self.declare()
+            await self._calls.ask(request, Done)
+
+    async def pause(self) -> None:
+        """Hand out nothing until `resume`. Consumers keep what they hold, and acknowledge it."""
+        await self._calls.ask(model.PauseQueue(*self._queue, True), Done)
+
+    async def resume(self) -> None:
+        await self._calls.ask(model.PauseQueue(*self._queue, False), Done)
+
+    async def rename(self, name: str) -> None:
+        """Give the queue another name. Consumers with the old name get QueueNotFound, or make a new queue."""
+        await self._calls.ask(model.RenameQueue(*self._queue, name), Done)
+        context, _ = self._queue
+        self._queue = context, name
+        self._request = replace(self._request, queue=name)
+
+    async def delete(self) -> None:
+        """Delete the queue with its leases and dead letters. Its events stay in the history."""
+        await self._calls.ask(model.DeleteQueue(*self._queue), Done)
+
+    async def set_filter(
+        self, filter: str = "", *, types: Sequence[str] | None = None, prefixes: Sequence[str] | None = None
+    ) -> None:
+        """Deliver other events from now on. Refused while consumers hold events, or some wait to be delivered again."""
+        prefix, selection = selection_of(filter, types, prefixes)
+        await self._calls.ask(model.SetQueueFilter(*self._queue, prefix, selection), Done)
+
+    async def dead_letters(self) -> list[model.DeadLetter]:
+        """The dead letters, event by event."""
+        return await self._calls.list_all(model.ListLetters(*self._queue), "position")
+
+    async def put_back(self, position: int) -> None:
+        """Deliver the dead letter at a position to the next consumer, unless it is back already.
+
+        Raises DeadLetterNotFound if there is none.
+        """
+        await self._calls.ask(model.PutBack(*self._queue, position), Done)
+
+    async def put_back_all(self) -> int:
+        """Deliver all dead letters to the next consumers; how many."""
+        return await self._every_letter(drop=False)
+
+    async def drop_dead(self, position: int | None = None) -> int:
+        """Forget the dead letter at a position, or all of them; how many."""
+        if position is None:
+            return await self._every_letter(drop=True)
+        request = model.PutBackLetters(*self._queue, (position,), True)
+        return (await self._calls.ask(request, model.PutBackCount)).events
+
+    async def _every_letter(self, *, drop: bool) -> int:
+        done = 0
+        async with aclosing(self._calls.list_pages(model.ListLetters(*self._queue), "position")) as pages:
+            async for page in pages:
+                positions = tuple(one.position for one in page)
+                request = model.PutBackLetters(*self._queue, positions, drop)
+                done += (await self._calls.ask(request, model.PutBackCount)).events
+        return done
 
     async def replay(self, first: int, last: int, *, mark: model.ProducerMark | None = None) -> model.Replayed:
         """Deliver the events between two positions again, before any new ones. The queue's own position stays.
@@ -240,15 +437,39 @@ class AsyncQueue:
         return await self._calls.transact(request, model.Replayed)
 
     async def settle(self, batch: QueueBatch, error: BaseException | None) -> None:
-        """Acknowledge a batch, or release it after an error. Ctrl-C does not count for `dead_after`."""
+        """Acknowledge a batch, or after an error release it, for as long as the retry policy says.
+
+        Ctrl-C does not count for `dead_after`, and then the batch goes to others at once.
+        """
         if error is None:
             await self.acknowledge(batch)
             return
+        counts = not isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
         try:
-            await self.release(batch, counts=not isinstance(error, KeyboardInterrupt))
+            await self.release(batch, counts=counts, delay=None, reason=reason_of(error))
         except PenstockError as failed:
             # The first error matters more. The batch goes to others when its lease expires.
             error.add_note(f"the batch was not released: {failed}")
+
+
+def reason_of(error: BaseException) -> str:
+    """What a dead letter says of an error."""
+    return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
+
+
+def selection_of(filter: str, types: Sequence[str] | None, prefixes: Sequence[str] | None) -> tuple[str, str]:
+    """The filter of a queue with several prefixes, which is what they have in common, and its selection."""
+    if isinstance(types, str) or isinstance(prefixes, str):
+        raise InvalidRequest("types" if isinstance(types, str) else "prefixes", "must be a list of texts")
+    if prefixes is not None:
+        if filter:
+            raise InvalidRequest("prefixes", "and filter were both given; one of them is enough")
+        low, high = min(prefixes, default=""), max(prefixes, default="")
+        # All names between two others begin with what these have in common.
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
+        filter = "".join(one for one, _ in same)
+    given = (None if one is None else tuple(one) for one in (types, prefixes))
+    return filter, model.Selection(*given).text
 
 
 class AsyncTransaction:
@@ -267,13 +488,15 @@ class AsyncTransaction:
         self._commits.append(append_of(context, stream, events, expected))
 
     def acknowledge(self, batch: QueueBatch) -> None:
+        if batch.outcomes:
+            raise InvalidRequest("batch", "has events to retry or to bury; acknowledge it outside of a transaction")
         self._queued.append(batch)
 
     def progress(self, subscription: AsyncSubscription, batch: SubscriptionBatch) -> None:
         self._fetched.append((subscription, batch))
 
     async def commit(self) -> list[Appended]:
-        receipts = tuple(batch.receipt for batch in self._queued if batch.receipt is not None)
+        receipts = tuple(receipt for batch in self._queued for receipt in batch.receipts)
         progress = tuple(batch.receipt for _, batch in self._fetched if batch)
         if not self._commits and not receipts and not progress:
             raise InvalidRequest("transaction", "has nothing in it")

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
+from time import monotonic
 from types import GenericAlias
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
@@ -21,13 +22,20 @@ from penstock.client.access import AsyncAccess
 from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
 from penstock.client.blocking import BlockingTransport
 from penstock.client.bulk import Commit, CommitFeed, ManyAppended, Written
-from penstock.client.consumers import AsyncQueue, AsyncSubscription, AsyncTransaction, QueueBatch, SubscriptionBatch
+from penstock.client.consumers import (
+    EXTENSIONS_PER_TTL,
+    AsyncQueue,
+    AsyncSubscription,
+    AsyncTransaction,
+    QueueBatch,
+    SubscriptionBatch,
+)
 from penstock.client.derived import derived, item_of, own_copy, redirected
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
 from penstock.client.tokens import Token
 from penstock.client.transport import MqTransport, transport_to
-from penstock.errors import ClientClosed
+from penstock.errors import AllocationLost, ClientClosed, PenstockError
 from penstock.interrupts import awaited
 from penstock.model import ANY, Appended, NewEvent
 from penstock.tcp import new_loop
@@ -264,18 +272,102 @@ class Queue(Blocking[AsyncQueue]):
     dead_after = blocking(AsyncQueue.dead_after)
     dead_letters = blocking(AsyncQueue.dead_letters)
     put_back = blocking(AsyncQueue.put_back)
+    put_back_all = blocking(AsyncQueue.put_back_all)
+    drop_dead = blocking(AsyncQueue.drop_dead)
     replay = blocking(AsyncQueue.replay)
+    extend = blocking(AsyncQueue.extend)
+    retry = blocking(AsyncQueue.retry)
+    pause = blocking(AsyncQueue.pause)
+    resume = blocking(AsyncQueue.resume)
+    rename = blocking(AsyncQueue.rename)
+    delete = blocking(AsyncQueue.delete)
+    set_filter = blocking(AsyncQueue.set_filter)
+
+    @property
+    def ttl(self) -> float:
+        """How long a lease lasts, in seconds."""
+        return self._inner.ttl
+
+    def another(self, subscriber: str | None = None) -> "Queue":
+        """Another consumer of the same queue."""
+        return Queue(self._runner, self._inner.another(subscriber))
 
     @contextmanager
-    def next(self, wait: float = 0.0) -> Iterator[QueueBatch]:
-        """The next batch, for `with`; empty if nothing arrives within `wait` seconds."""
+    def next(self, wait: float = 0.0, *, extend: bool = True) -> Iterator[QueueBatch]:
+        """The next batch, for `with`; empty if nothing arrives within `wait` seconds.
+
+        While the body runs, the lease is extended, unless `extend` is False. If it is lost all the same, such as after
+        the server was away for longer than a lease, the end of the body raises AllocationLost: other consumers may have
+        the events.
+        """
         batch = self.take(wait)
+        if extend and not batch.is_settled:
+            KEEPER.add(self, batch)
         try:
             yield batch
         except BaseException as error:
+            KEEPER.drop(batch)
             self.settle(batch, error)
             raise
+        KEEPER.drop(batch)
         self.settle(batch, None)
+
+
+class Keeper:
+    """Extends the leases of batches of this process, in one thread, which starts when a lease is a third over."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._kept: dict[int, tuple[float, Queue, QueueBatch]] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, queue: Queue, batch: QueueBatch) -> None:
+        with self._changed:
+            self._kept[id(batch)] = (monotonic() + queue.ttl / EXTENSIONS_PER_TTL, queue, batch)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="penstock-leases", daemon=True)
+                self._thread.start()
+            elif len(self._kept) == 1 or queue.ttl < KEEPER_STEP_S:
+                self._changed.notify()
+
+    def drop(self, batch: QueueBatch) -> None:
+        with self._changed:
+            self._kept.pop(id(batch), None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._kept and not self._changed.wait(KEEPER_IDLE_S) and not self._kept:
+                    self._thread = None
+                    return
+                soonest = min((one[0] for one in self._kept.values()), default=0.0)
+                if (left := soonest - monotonic()) > 0:
+                    self._changed.wait(min(left, KEEPER_STEP_S))
+                now = monotonic()
+                due = [one for one in self._kept.values() if one[0] <= now]
+            for _, queue, batch in due:
+                self._extend(queue, batch)
+
+    def _extend(self, queue: Queue, batch: QueueBatch) -> None:
+        try:
+            queue.extend(batch)
+        except (AllocationLost, ClientClosed):
+            # The end of the body says so.
+            self.drop(batch)
+        except PenstockError:
+            # The lease lasts for a while, and the next attempt may succeed.
+            pass
+        with self._changed:
+            if id(batch) in self._kept:
+                self._kept[id(batch)] = (monotonic() + queue.ttl / EXTENSIONS_PER_TTL, queue, batch)
+
+
+KEEPER: Final = Keeper()
+KEEPER_STEP_S: Final = 1.0
+"""How long the thread that extends leases sleeps at most."""
+KEEPER_IDLE_S: Final = 10.0
+"""How long it waits for another batch before it ends."""
+os.register_at_fork(after_in_child=KEEPER.__init__)  # type: ignore[misc]
 
 
 class Transaction(Blocking[AsyncTransaction]):

@@ -37,8 +37,6 @@ from penstock.store.contract import Operation, ReadLimits, Result, Search, Trans
 if TYPE_CHECKING:
     from penstock.engine.access import Login
 
-SCANNED_POSITIONS_MAX: Final = 4096
-"""How far a scan that finds nothing goes before a subscription or queue saves its new position on disk."""
 AGAIN_S_MIN: Final = 0.001
 CROWDED_S_MAX: Final = 0.05
 """How long a long poll backs off when one commit wakes more of them than there is room for."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 from penstock import model
-from penstock.engine import iterator_jobs, jobs
+from penstock.engine import iterator_jobs, jobs, queue_jobs
 from penstock.engine.access import Access, AccessRequests, Login, authorize, own_mark
 from penstock.engine.appends import AppendRequests, Checks, LogRequests, OnReply
 from penstock.engine.audit import Audit, audit_entry
@@ -24,6 +24,7 @@ from penstock.engine.disk_watch import DiskWatch
 from penstock.engine.erasures import ErasureRequests
 from penstock.engine.iterators import IteratorRequests
 from penstock.engine.jobs import EventEncoder
+from penstock.engine.lags import LagCounter
 from penstock.engine.metrics import Metrics, PoolCounts
 from penstock.engine.queues import QueueRequests, ReplayRequests
 from penstock.engine.staging import BuildRequests, StagingRequests
@@ -113,6 +114,7 @@ class Engine:
         self._writer = Writer(self._store, loop, settings, metrics, self._wakeups)
         self._disk = DiskWatch(self._store, settings, metrics)
         self.pool = WorkerPool(self.url, settings, settings.workers, metrics.readers)
+        self.lags = LagCounter(self.pool)
         self.lua = LuaPool(self.url, settings, metrics.lua)
         self._sealer_pool = LatePool(self.url, settings, 1, PoolCounts(), SEALER_NICENESS)
         self._others = coordination(self._store)
@@ -190,6 +192,7 @@ class Engine:
         self._housekeeper.cancel()
         self._disk.stop()
         self.access.stop()
+        self.lags.stop()
         self._sealer.stop()
         self._eraser.stop()
         self._space.stop()
@@ -348,7 +351,8 @@ class Engine:
             model.ListStreams: self._listing(jobs.list_streams),
             model.ListSubscriptions: self._listing(jobs.list_subscriptions),
             model.ListQueues: self._listing(jobs.list_queues),
-            model.ListDeadLetters: self._listing(jobs.list_dead_letters),
+            model.ListDeadLetters: self._listing(queue_jobs.list_dead_letters),
+            model.ListLetters: called(queues.list_letters),
             model.ListErasures: self._listing(jobs.list_erasures),
             model.GetStats: called(lambda _request, caller: run(jobs.stats, caller.view)),
             model.RegisterSubscriptions: plain(subscriptions.register),
@@ -361,6 +365,14 @@ class Engine:
             model.ResetQueue: called(queues.reset),
             model.SetDeadLetterRule: called(queues.set_dead_rule),
             model.PutBack: called(queues.put_back),
+            model.SettleQueue: called(queues.settle),
+            model.ExtendQueue: called(queues.extend),
+            model.PauseQueue: called(queues.pause),
+            model.DeleteQueue: called(queues.delete),
+            model.RenameQueue: called(queues.rename),
+            model.SetRetryPolicy: called(queues.set_retry),
+            model.SetQueueFilter: called(queues.set_filter),
+            model.PutBackLetters: called(queues.put_back_letters),
             model.ReplayQueue: called(ReplayRequests(self._context).replay),
             model.CreateLog: plain(self._logs.create),
             model.DropLog: called(self._logs.drop),

@@ -10,16 +10,17 @@ them before anything new.
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock import model
-from penstock.engine import jobs
+from penstock.engine import jobs, queue_jobs
 from penstock.engine.audit import Audit
-from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, Caller, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import AllocationRequest, EventEncoder, gather, lookup_queue
+from penstock.engine.context import Attempt, Caller, EngineContext, KeyedLocks, check_names
+from penstock.engine.jobs import EventEncoder, gather, size_of
+from penstock.engine.queue_jobs import AllocationRequest, lookup_queue
 from penstock.errors import (
     DeadLetterNotFound,
     InvalidRequest,
@@ -27,12 +28,13 @@ from penstock.errors import (
     NotAllowed,
     QueueContended,
     QueueFilterMismatch,
+    QueueMismatch,
     QueueNotFound,
 )
-from penstock.model import EventFilter, Right, View
+from penstock.model import EventFilter, RetryPolicy, Right, Selection, View
 from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND
 from penstock.store import Store, contract
-from penstock.store.contract import Proposal, QueueState, ReadLimits, Transaction
+from penstock.store.contract import BY_PREFIX, BY_STREAM, Held, Part, QueueState, ReadLimits, Transaction
 from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX
 
 ATTEMPTS_MAX: Final = 16
@@ -44,7 +46,15 @@ STALE_S_MAX: Final = 0.05
 """The back-off for each proposal in a row that came too late, and its maximum."""
 TTL_MS_MAX: Final = 7 * 24 * 3600 * 1000
 NO_ALLOCATION: Final = -1
+LETTERS_PAGE: Final = 1000
+"""Dead letters of one answer, or of one request."""
+RUNS_MAX: Final = 10_000
+"""Allocations, or outcomes, of one request."""
+REASON_BYTES_MAX: Final = 4096
+SELECTED_MAX: Final = 100
+"""Types, or prefixes, of one queue."""
 
+QueueChange = model.PauseQueue | model.RenameQueue | model.SetRetryPolicy | model.SetQueueFilter
 Markers = tuple[int, int | None]
 """The markers of an acknowledged allocation."""
 
@@ -74,14 +84,24 @@ class QueueRequests:
         return await self._allocate(request, None, present, caller)
 
     async def _declare(self, request: model.SubscribeQueue, caller: Caller) -> QueueState:
-        wanted = EventFilter(request.context, request.filter)
+        _check_rules(request)
+        selection = Selection.parsed(request.selection or "")
+        prefix = EventFilter(request.context, request.filter).prefix
+        wanted = selection.events(request.context, prefix)
         try:
             queue = await self._lookup(request.queue, request.context)
         except QueueNotFound:
             position = await self._context.position_for(wanted, request.start_ticks)
-            declare = contract.DeclareQueue(request.context, request.queue, wanted.prefix, position)
+            given = (request.ordered or "", selection.text, request.retry or "", request.dead_after)
+            declare = contract.DeclareQueue(request.context, request.queue, prefix, position, *given)
             made: QueueState = await self._context.apply(declare)
             return made
+        for what, asked, known in (
+            ("order", request.ordered, queue.ordered),
+            ("selection", request.selection and selection.text, queue.selection),
+        ):
+            if asked is not None and asked != known:
+                raise QueueMismatch(queue.name, what, known or "none", asked or "none")
         if queue.filter != wanted.prefix:
             if caller.view is not None and not caller.view.has_filter(queue.context, queue.filter):
                 # The name is taken, and that is all the caller may know.
@@ -92,7 +112,7 @@ class QueueRequests:
     async def _lookup(self, name: str, context: str | None, caller: Caller | None = None) -> QueueState:
         check_names(queue=name)
         view = None if caller is None else caller.view
-        queue: QueueState = await self._context.pool.run(jobs.lookup_queue, name, context, view)
+        queue: QueueState = await self._context.pool.run(queue_jobs.lookup_queue, name, context, view)
         return queue
 
     async def acknowledge(
@@ -105,13 +125,123 @@ class QueueRequests:
             return await self._allocate(request, done, present, caller)
         queue = await self._lookup(request.queue, request.context, caller)
         if done is not None:
-            await self._context.apply(contract.Acknowledge(queue.id, request.subscriber, *done))
+            await self._context.apply(await self._end(queue, request.subscriber, *done))
+            self._wake(queue)
         return _empty(queue, request.subscriber)
 
-    async def receipt(self, receipt: model.QueueReceipt, caller: Caller) -> contract.Acknowledge:
+    async def receipt(self, receipt: model.QueueReceipt, caller: Caller) -> contract.Acknowledge | contract.Settle:
         """The operation that acknowledges inside a transaction."""
         queue = await self._lookup(receipt.queue, receipt.context, caller)
-        return contract.Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
+        return await self._end(queue, receipt.subscriber, receipt.first, receipt.last, strict=True)
+
+    async def _end(
+        self, queue: QueueState, subscriber: str, first: int, last: int | None, *, strict: bool = False
+    ) -> contract.Acknowledge | contract.Settle:
+        """The operation that acknowledges one allocation."""
+        if not queue.ordered:
+            return contract.Acknowledge(queue.id, subscriber, first, last, strict)
+        if last is None:
+            held: list[Held] = await self._context.pool.run(jobs.ask_store, Store.held, queue.id, subscriber)
+            last = next((one.last for one in held if one.first == first), first)
+        return contract.Settle(queue.id, subscriber, ((first, last),), strict=strict)
+
+    def _wake(self, queue: QueueState) -> None:
+        """What waited for a key may be available now."""
+        if queue.ordered:
+            self._context.wakeups.wake_all(queue.context)
+
+    async def settle(self, request: model.SettleQueue, caller: Caller) -> model.Done:
+        check_names(queue=request.queue, subscriber=request.subscriber)
+        _check_settlement(request)
+        queue, settle = await self._context.pool.run(queue_jobs.plan_settlement, request, caller.view)
+        await self._context.apply(settle)
+        if queue.ordered or settle.back:
+            self._context.wakeups.wake_all(queue.context)
+        return model.Done()
+
+    async def extend(self, request: model.ExtendQueue, caller: Caller) -> model.Extended:
+        check_names(queue=request.queue, subscriber=request.subscriber)
+        _check_allocation(1, request.ttl_ms)
+        _check_runs(request.runs)
+        queue = await self._lookup(request.queue, request.context, caller)
+        extend = contract.Extend(queue.id, request.subscriber, request.runs, request.ttl_ms)
+        return model.Extended(await self._context.apply(extend))
+
+    async def pause(self, request: model.PauseQueue, caller: Caller) -> model.Done:
+        return await self._change(
+            request, caller, "queue-pause" if request.paused else "queue-resume", paused=int(request.paused)
+        )
+
+    async def rename(self, request: model.RenameQueue, caller: Caller) -> model.Done:
+        check_names(queue=request.name)
+        return await self._change(request, caller, "queue-rename", name=request.name)
+
+    async def set_retry(self, request: model.SetRetryPolicy, caller: Caller) -> model.Done:
+        RetryPolicy.parsed(request.retry)
+        return await self._change(request, caller, "queue-retry", retry=request.retry)
+
+    async def set_filter(self, request: model.SetQueueFilter, caller: Caller) -> model.Done:
+        check_names(filter=request.filter)
+        queue = await self._lookup(request.queue, request.context, caller)
+        prefix = EventFilter(queue.context, request.filter).prefix
+        if caller.view is not None and not caller.view.has_filter(queue.context, prefix):
+            raise NotAllowed(caller.principal.name, Right.CONSUME.words, f"{queue.context}/{prefix}*")
+        selection = parsed_selection(request.selection).text
+        return await self._change(request, caller, "queue-filter", filter=prefix, selection=selection)
+
+    async def _change(self, request: QueueChange, caller: Caller, what: str, **changes: Any) -> model.Done:
+        queue = await self._lookup(request.queue, request.context, caller)
+        facts = {"context": queue.context, "queue": queue.name, **changes}
+        entry = self._audit.entry(caller.principal, "queues", what, facts)
+        change = contract.ChangeQueue(queue.id, **changes)
+        await self._context.write(
+            Transaction((change, *entry), refusal=self._context.disk.refusal() if entry else None)
+        )
+        self._context.wakeups.wake_all(queue.context)
+        return model.Done()
+
+    async def delete(self, request: model.DeleteQueue, caller: Caller) -> model.Done:
+        queue = await self._lookup(request.queue, request.context, caller)
+        facts = {"context": queue.context, "queue": queue.name, "at": queue.position}
+        entry = self._audit.entry(caller.principal, "queues", "queue-delete", facts)
+        await self._context.write(
+            Transaction(
+                (contract.DeleteQueue(queue.id), *entry), refusal=self._context.disk.refusal() if entry else None
+            )
+        )
+        self._contexts.pop(queue.id, None)
+        self._context.wakeups.wake_all(queue.context)
+        return model.Done()
+
+    async def list_letters(self, request: model.ListLetters, caller: Caller) -> model.ListPage[model.DeadLetter]:
+        queue = await self._lookup(request.queue, request.context, caller)
+        await self._bury(queue)
+        limit = min(request.limit or LETTERS_PAGE, LETTERS_PAGE)
+        found: model.ListPage[model.DeadLetter] = await self._context.pool.run(
+            queue_jobs.list_letters, request, limit, caller.view
+        )
+        return found
+
+    async def put_back_letters(self, request: model.PutBackLetters, caller: Caller) -> model.PutBackCount:
+        if len(request.positions) > LETTERS_PAGE:
+            raise LimitExceeded("letters_max", len(request.positions), LETTERS_PAGE)
+        await self._bury(await self._lookup(request.queue, request.context, caller))
+        queue, positions, parts = await self._context.pool.run(queue_jobs.reviving, request, caller.view)
+        done = 0
+        if positions:
+            revive = contract.Revive(queue.id, positions, () if request.drop else parts)
+            done = await self._context.apply(revive)
+            self._context.wakeups.wake_all(queue.context)
+        return model.PutBackCount(done)
+
+    async def _bury(self, queue: QueueState) -> None:
+        """Set aside, event by event, what expired too often."""
+        while True:
+            asked = (queue, self._context.limits)
+            settle: contract.Settle | None = await self._context.pool.run(queue_jobs.bury_exhausted, *asked)
+            if settle is None:
+                return
+            await self._context.apply(settle)
 
     async def release(self, request: model.ReleaseQueue, caller: Caller) -> model.Done:
         check_names(queue=request.queue, subscriber=request.subscriber)
@@ -151,7 +281,14 @@ class QueueRequests:
         """Give a dead letter to the next consumer. If it is back already, do nothing."""
         queue = await self._lookup(request.queue, request.context, caller)
         done = await self._context.apply(contract.Requeue(queue.id, request.first))
-        if not done and not await self._context.pool.run(jobs.is_allocated, queue.id, request.first):
+        if not done:
+            part = Part(request.first, request.first, 1)
+            if queue.ordered:
+                again = model.PutBackLetters(queue.context, queue.name, (request.first,))
+                _, _, parts = await self._context.pool.run(queue_jobs.reviving, again, None)
+                part = parts[0] if parts else part
+            done = await self._context.apply(contract.Revive(queue.id, (request.first,), (part,)))
+        if not done and not await self._context.pool.run(queue_jobs.is_allocated, queue.id, request.first):
             raise DeadLetterNotFound(queue.name, request.first)
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
@@ -167,50 +304,61 @@ class QueueRequests:
             queue = found.queue
             self._contexts[queue.id] = queue.context
             delivery = _empty(queue, request.subscriber)
-            if given is not None:
-                delivery = replace(delivery, allocation=given, events=found.events, encoded=found.encoded)
+            if given:
+                delivery = replace(delivery, allocation=given[0], runs=given)
+                delivery = replace(delivery, events=found.events, encoded=found.encoded)
             expires_in = None if found.expires_in is None else found.expires_in / TICKS_PER_SECOND
-            return Attempt(delivery, given is not None, EventFilter(queue.context, queue.filter), expires_in)
+            return Attempt(delivery, bool(given), EventFilter(queue.context, queue.filter), expires_in)
 
         return await self._context.long_poll(request.wait_ms, attempt)
 
     async def _turn(
         self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None, caller: Caller
-    ) -> tuple[model.Allocation | None, jobs.Proposed]:
+    ) -> tuple[tuple[model.Allocation, ...], queue_jobs.Proposed]:
         """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
         subscriber, is_shared = request.subscriber, self._context.others.is_shared
         stale, count = 0, min(request.count, self._context.limits.events_max)
         while stale < (SHARED_ATTEMPTS_MAX if is_shared else ATTEMPTS_MAX):
             asked = (request, acknowledged and acknowledged[0], count, self._context.limits, present, caller.view)
-            found: jobs.Proposed = await self._context.pool.run(jobs.propose, *asked)
-            number, proposal = found.queue.id, found.proposal
-            # A short scan that found nothing is not worth an fsync; the next one repeats it.
-            is_short = proposal.kind == Proposal.NOTHING and proposal.next - proposal.marker < SCANNED_POSITIONS_MAX
-            if acknowledged is None and found.end and is_short:
-                return None, found
+            found: queue_jobs.Proposed = await self._context.pool.run(queue_jobs.propose, *asked)
+            queue = found.queue
             operations: list[contract.Operation] = []
             if acknowledged is not None:
-                operations.append(contract.Acknowledge(number, subscriber, *acknowledged))
-            operations.append(contract.Allocate(number, subscriber, request.ttl_ms, proposal))
-            is_erased = bool(proposal.first) and not (found.encoded.count if found.encoded else found.events)
-            if is_erased:
-                # All its events were erased: allocate and acknowledge it at once.
-                operations.append(contract.Acknowledge(number, subscriber, proposal.first, proposal.last))
-            results = await self._context.write(Transaction(tuple(operations)))
-            given = results[0 if acknowledged is None else 1]
+                operations.append(await self._end(queue, subscriber, *acknowledged))
+            if found.operation is not None:
+                operations.append(found.operation)
+            if found.empty:
+                # All events of these were erased: allocate and acknowledge them at once.
+                operations.append(contract.Settle(queue.id, subscriber, found.empty))
+            results = await self._context.write(Transaction(tuple(operations))) if operations else []
+            if acknowledged is not None:
+                self._wake(queue)
+                results = results[1:]
             acknowledged = None
-            if given == contract.STALE:
+            if found.is_exhausted:
+                await self._bury(queue)
+            elif found.operation is None:
+                if found.end:
+                    return (), found
+            elif results[0] == contract.STALE:
                 stale += 1
                 if is_shared:
                     await asyncio.sleep(random.uniform(0, min(stale * STALE_S, STALE_S_MAX)))  # noqa: S311
-            elif not is_erased and (given is not None or found.end):
-                assert given is None or isinstance(given, model.Allocation)
-                return given, found
+            else:
+                given = tuple(one for one in _allocations(results[0]) if (one.first, one.last) not in found.empty)
+                if given or (found.end and not found.empty):
+                    return given, found
         raise QueueContended(request.queue)
 
 
+def _allocations(result: contract.Result) -> tuple[model.Allocation, ...]:
+    if isinstance(result, tuple):
+        return tuple(one.allocation for one in result if isinstance(one, Held))
+    return (result,) if isinstance(result, model.Allocation) else ()
+
+
 def _empty(queue: QueueState, subscriber: str) -> model.Delivery:
-    return model.Delivery(queue.context, queue.name, subscriber, model.now_ticks(), None, [])
+    return model.Delivery(queue.context, queue.name, subscriber, model.now_ticks(), None, [], ordered=queue.ordered)
 
 
 def _check_allocation(count: int, ttl_ms: int) -> None:
@@ -218,6 +366,48 @@ def _check_allocation(count: int, ttl_ms: int) -> None:
         raise InvalidRequest("count", f"is {count}; it must be at least 1")
     if ttl_ms != NO_ALLOCATION and not 1 <= ttl_ms <= TTL_MS_MAX:
         raise InvalidRequest("allocation time", f"is {ttl_ms} ms; it must be -1 or between 1 and {TTL_MS_MAX}")
+
+
+def _check_rules(rules: model.SubscribeQueue) -> None:
+    ordered = rules.ordered
+    if ordered and ordered != BY_STREAM and not ordered.removeprefix(BY_PREFIX) != ordered:
+        raise InvalidRequest("order", f"is {ordered!r}; it must be stream, or prefix: and a separator")
+    if ordered == BY_PREFIX:
+        raise InvalidRequest("order", "has no separator; write it behind prefix:")
+    RetryPolicy.parsed(rules.retry or "")
+    parsed_selection(rules.selection or "")
+    if rules.dead_after is not None and rules.dead_after < 1:
+        raise InvalidRequest("deliveries", f"are {rules.dead_after}; there must be at least 1")
+
+
+def parsed_selection(text: str) -> Selection:
+    try:
+        selection = Selection.parsed(text)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise InvalidRequest("selection", f"{text[:80]!r} is none") from None
+    for name, values in selection._asdict().items():
+        if values is not None and not (0 < len(values) <= SELECTED_MAX and all(isinstance(one, str) for one in values)):
+            raise InvalidRequest(name, f"must be 1 to {SELECTED_MAX} texts")
+    return selection
+
+
+def _check_runs(runs: Sequence[model.Run]) -> None:
+    if not 0 < len(runs) <= RUNS_MAX:
+        raise InvalidRequest("allocations", f"are {len(runs)}; there must be 1 to {RUNS_MAX}")
+
+
+def _check_settlement(request: model.SettleQueue) -> None:
+    _check_runs(request.runs)
+    outcomes = len(request.retries) + len(request.buries)
+    if outcomes > RUNS_MAX:
+        raise LimitExceeded("outcomes_max", outcomes, RUNS_MAX)
+    for delay in (request.delay_ms, *(one.delay_ms for one in request.retries)):
+        if delay is not None and not 0 <= delay <= TTL_MS_MAX:
+            raise InvalidRequest("delay", f"is {delay} ms; it must be from 0 to {TTL_MS_MAX}")
+    reasons = [request.reason, *(one.reason for one in request.retries), *(one.reason for one in request.buries)]
+    for reason in reasons:
+        if len(reason.encode()) > REASON_BYTES_MAX:
+            raise LimitExceeded("reason_bytes_max", len(reason.encode()), REASON_BYTES_MAX)
 
 
 REPLAY_EVENTS_MAX: Final = 1000
@@ -239,6 +429,10 @@ class EventsFound(NamedTuple):
     events: list[tuple[int, int]]
     next: int
     end: bool
+    parts: list[Part]
+    """Of an ordered queue, what of the events it can deliver again."""
+    left_out: int
+    """Dead letters among them, and what an ordered queue delivers again anyway."""
 
 
 def find_events(
@@ -246,9 +440,13 @@ def find_events(
 ) -> EventsFound:
     """Up to `count` events from a position on, or as many as one step finds."""
     queue, last = lookup_queue(store, request.queue, request.context, view), request.last
-    page = gather(store, EventFilter(queue.context, queue.filter), first, count, limits, last)
-    events = [(event.position, len(event.body) + len(event.headers or "")) for event in page.events]
-    return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last)
+    page = gather(store, queue.wanted, first, count, limits, last)
+    dead = {one.position for one in store.letters_at(queue.id, [event.position for event in page.events])}
+    alive = [event for event in page.events if event.position not in dead]
+    events = [(event.position, size_of([event])) for event in alive]
+    parts = queue_jobs.parts_again(store, queue, alive)
+    left_out = len(page.events) - len(parts if queue.ordered else events)
+    return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last, parts, left_out)
 
 
 class ReplayRequests:
@@ -283,18 +481,24 @@ class ReplayRequests:
         asked = (number, request.first, request.last, QUEUE_ALLOCATIONS_MAX)
         shared = await self._context.pool.run(jobs.ask_store, Store.shared_allocations, *asked)
         runs = runs_of(found.events, shared, self._context.limits.bytes_max)
-        if not runs and request.mark is None:
-            return model.Replayed(0, len(found.events), waiting)
-        (done,) = await self._context.write(Transaction((contract.Reoffer(number, runs),), request.mark))
+        if found.queue.ordered:
+            runs = ()
+        if not runs and not found.parts and request.mark is None:
+            return model.Replayed(0, found.left_out + (0 if found.queue.ordered else len(found.events)), waiting)
+        reoffer = contract.Reoffer(number, runs, tuple(found.parts))
+        (done,) = await self._context.write(Transaction((reoffer,), request.mark))
         if done is None:
             return repeated
         self._context.wakeups.wake_all(found.queue.context)
-        events = sum(count for _, _, count in runs)
-        return model.Replayed(events, len(found.events) - events, waiting + events)
+        events = len(found.parts) if found.queue.ordered else sum(count for _, _, count in runs)
+        left_out = found.left_out if found.queue.ordered else len(found.events) - events + found.left_out
+        return model.Replayed(events, left_out, waiting + events)
 
     async def _find(self, request: model.ReplayQueue, caller: Caller) -> EventsFound:
         """All events of the range; LimitExceeded if there are too many."""
         events: list[tuple[int, int]] = []
+        parts: list[Part] = []
+        left_out = 0
         position = request.first
         while True:
             asked = (request, position, REPLAY_EVENTS_MAX + 1 - len(events), self._context.limits, caller.view)
@@ -303,10 +507,12 @@ class ReplayRequests:
                 reason = f"is {request.last}, and the queue is at {found.queue.position}: that is still to come"
                 raise InvalidRequest("last position", reason)
             events += found.events
+            parts += found.parts
+            left_out += found.left_out
             if len(events) > REPLAY_EVENTS_MAX:
                 raise LimitExceeded("replay_events_max", len(events), REPLAY_EVENTS_MAX)
             if found.end:
-                return found._replace(events=events)
+                return found._replace(events=events, parts=parts, left_out=left_out)
             position = found.next
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from penstock import model
 from penstock.engine import jobs
 from penstock.engine.audit import Audit
-from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, Caller, EngineContext, KeyedLocks, check_names
+from penstock.engine.context import Attempt, Caller, EngineContext, KeyedLocks, check_names
 from penstock.engine.jobs import EventEncoder, PendingBatch
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import EventFilter, SubscriptionInfo, View
@@ -108,7 +108,7 @@ class SubscriptionRequests:
                 self._pending[info.id] = found.batch
                 while len(self._pending) > PENDING_MAX:
                     del self._pending[next(iter(self._pending))]
-            elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
+            elif found.next - info.position >= jobs.SCANNED_POSITIONS_MAX or not found.end:
                 await self._context.apply(Progress(number, info.position, found.next))
             if found.batch or found.end:
                 return Attempt(model.FetchedBatch(number, found.events, found.encoded), bool(found.batch), wanted)

@@ -39,6 +39,7 @@ from uvicorn.server import ServerState
 from penstock import __version__
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
+from penstock.engine.lags import LagCollector
 from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit, PenstockError
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
 from penstock.gates.tls import ServerTls, certificate_ids
@@ -208,8 +209,10 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         return JSONResponse(about, 200 if reason is None else 503)
 
     async def metrics(request: Request) -> Response:
-        allowed(request, Right.READ)
-        text = generate_latest(engine.metrics.registry) + generate_latest(process)
+        principal = allowed(request, Right.READ).principal
+        view = None if principal.may(Right.READ) else principal.views[Right.READ]
+        lags = LagCollector(await engine.lags.latest(), view)
+        text = b"".join(map(generate_latest, (engine.metrics.registry, lags, process)))
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def sessions(request: Request) -> Response:

@@ -10,8 +10,8 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from time import time_ns
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -19,7 +19,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from penstock.errors import InvalidRequest, NotJson
-from penstock.model.access import View
+from penstock.model.access import Scope, View
 from penstock.model.times import (
     UNIX_EPOCH_TICKS,
     datetime_of,
@@ -82,6 +82,8 @@ NEW: Final = 1
 """Expected version of a stream that must not exist yet: its first event gets sequence 1."""
 ANY: Final = -1
 """Expected version that is not checked."""
+DUE: Final = "penstock-due"
+"""The header that says when queues hand an event out: an RFC 3339 time."""
 
 
 SHOWN_MAX: Final = 60
@@ -199,16 +201,33 @@ def event(
     *,
     id: UUID | bytes | str | None = None,
     time: datetime | None = None,
+    due: datetime | None = None,
 ) -> NewEvent:
     """An event to append. Bytes are its body as they are, text is encoded, anything else becomes JSON.
 
-    Raises NotJson, or InvalidRequest for an id that is none, or a time that is none or has no time zone.
+    It is in the history at once; queues hand it out when it is `due`. Raises NotJson, or InvalidRequest for an id that
+    is none, or a time that is none or has no time zone.
     """
     if not isinstance(body, bytes):
         body = _bytes_of(body)
+    if due is not None:
+        ticks_of_time(due, "due")
+        headers = {**_headers_of(headers), DUE: due.astimezone(UTC).isoformat().replace("+00:00", "Z")}
     if headers is not None and not isinstance(headers, str):
         headers = _json(headers, "headers").decode()
     return new_event(type, body, headers, id, time)
+
+
+def _headers_of(headers: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if not isinstance(headers, str):
+        return headers or {}
+    try:
+        found = json.loads(headers)
+    except (ValueError, RecursionError) as error:
+        raise NotJson("the headers of an event", str(error)) from None
+    if not isinstance(found, dict):
+        raise NotJson("the headers of an event", f"an object was expected, not {type(found).__name__}")
+    return found
 
 
 compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -340,3 +359,26 @@ class EventFilter:
             is_enough = not scopes[0].is_exact and prefix != "*"
             return EventFilter(scopes[0].context, prefix, self.types, None if is_enough else View(scopes))
         return replace(self, within=View(scopes))
+
+
+class Selection(NamedTuple):
+    """What narrows the filter of a queue: types of events, and several prefixes; None: all of them."""
+
+    types: tuple[str, ...] | None = None
+    prefixes: tuple[str, ...] | None = None
+
+    @staticmethod
+    @lru_cache(1024)
+    def parsed(text: str) -> "Selection":
+        given = json.loads(text) if text else {}
+        return Selection(*(tuple(given[name]) if name in given else None for name in Selection._fields))
+
+    @property
+    def text(self) -> str:
+        """As the store keeps it: empty if it selects everything."""
+        given = {name: sorted(set(value)) for name, value in self._asdict().items() if value is not None}
+        return compact(given) if given else ""
+
+    def events(self, context: str, filter: str) -> EventFilter:
+        scopes = tuple(Scope(context, prefix) for prefix in self.prefixes or ())
+        return EventFilter(context, filter, self.types, View(scopes) if scopes else None)

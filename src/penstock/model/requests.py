@@ -298,7 +298,11 @@ class ListSubscriptions(Request):
 
 @request(Right.CONSUME, Reach.EACH, Repeat.HARMLESS)
 class SubscribeQueue(Request):
-    """Declare a queue if it is new, and allocate events of it. `ttl_ms` of −1 allocates nothing."""
+    """Declare a queue if it is new, and allocate events of it. `ttl_ms` of −1 allocates nothing.
+
+    How a new queue works: None is the usual. `selection` is the text of a `Selection`, `retry` of a `RetryPolicy`.
+    `several`: the consumer understands several allocations at a time.
+    """
 
     context: str
     queue: str
@@ -308,6 +312,11 @@ class SubscribeQueue(Request):
     count: int
     ttl_ms: int
     wait_ms: int = 0
+    ordered: str | None = None
+    selection: str | None = None
+    retry: str | None = None
+    dead_after: int | None = None
+    several: bool = False
 
     def places(self) -> Iterable[Place]:
         return (Place(self.context, self.filter, True),)
@@ -328,6 +337,129 @@ class AcknowledgeQueue(Request):
     count: int
     ttl_ms: int
     wait_ms: int = 0
+
+    several: ClassVar[bool] = False
+
+
+class Run(NamedTuple):
+    """An allocation: its first and its last position."""
+
+    first: int
+    last: int
+
+
+class Rest(StrEnum):
+    """What becomes of the events of a batch that have no outcome of their own."""
+
+    DONE = "done"
+    RETRY = "retry"
+    BACK = "back"
+    """They go back, and this delivery does not count."""
+
+
+class Retried(NamedTuple):
+    """An event that comes again after a delay; None: as the queue's policy says."""
+
+    position: int
+    delay_ms: int | None
+    reason: str
+
+
+class Buried(NamedTuple):
+    position: int
+    reason: str
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class SettleQueue(Request):
+    """End allocations that a consumer holds, with an outcome for each event. AllocationLost if one of them is lost.
+
+    A repeat finds them lost. Events that failed as often as the queue's dead-letter rule says become dead letters.
+    """
+
+    context: str | None
+    queue: str
+    subscriber: str
+    runs: tuple[Run, ...]
+    rest: Rest = Rest.DONE
+    delay_ms: int | None = None
+    reason: str = ""
+    retries: tuple[Retried, ...] = ()
+    buries: tuple[Buried, ...] = ()
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class ExtendQueue(Request):
+    """Hold allocations for so long from now on. AllocationLost if one of them is lost."""
+
+    context: str | None
+    queue: str
+    subscriber: str
+    runs: tuple[Run, ...]
+    ttl_ms: int
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class PauseQueue(Request):
+    """Hand out nothing until the queue is resumed. Consumers keep what they hold."""
+
+    context: str | None
+    queue: str
+    paused: bool = True
+
+
+@request(Right.CONSUME, Reach.QUEUE)
+class DeleteQueue(Request):
+    """With its allocations and dead letters. Events stay in the history."""
+
+    context: str | None
+    queue: str
+
+
+@request(Right.CONSUME, Reach.QUEUE)
+class RenameQueue(Request):
+    context: str | None
+    queue: str
+    name: str
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class SetRetryPolicy(Request):
+    """How long events wait that failed. `retry` is the text of a `RetryPolicy`; empty: the usual one."""
+
+    context: str | None
+    queue: str
+    retry: str
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class SetQueueFilter(Request):
+    """Deliver other events from the marker on. Refused while the queue has allocations."""
+
+    context: str | None
+    queue: str
+    filter: str
+    selection: str = ""
+
+
+@request(Right.READ, Reach.QUEUE, Repeat.READS)
+class ListLetters(Request):
+    """Dead letters, event by event, by position, after one."""
+
+    context: str | None
+    queue: str
+    after: int = 0
+    limit: int | None = None
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class PutBackLetters(Request):
+    """Give dead letters to the queue's next consumers, or with `drop` to nobody. Answers how many there were."""
+
+    context: str | None
+    queue: str
+    positions: tuple[int, ...]
+    drop: bool = False
 
 
 @request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)

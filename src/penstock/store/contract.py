@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from penstock.errors import PenstockError
@@ -13,11 +13,13 @@ from penstock.model import (
     Appended,
     Credential,
     Event,
+    EventFilter,
     Installed,
     Limits,
     PrincipalInfo,
     ProducerMark,
     Published,
+    Selection,
     StagedUnit,
     SubscriptionInfo,
     Winner,
@@ -29,8 +31,15 @@ MESSAGE_TYPE: Final = "cbor"
 """The type of the events that are messages of logs."""
 LOGS_MAX: Final = 100_000
 """Logs in one store."""
+BY_STREAM: Final = "stream"
+BY_PREFIX: Final = "prefix:"
+"""How a queue is ordered: by stream, or by the part of its name before the separator that follows."""
 ITERATOR_CHAIN_MAX: Final = 16
 """Iterators that may read one another in a row."""
+
+
+Run = tuple[int, int]
+"""The first and the last position of an allocation."""
 
 
 class StoreIdentity(NamedTuple):
@@ -79,15 +88,77 @@ class Search(NamedTuple):
     end: bool
 
 
+WAITING: Final = 1 << 62
+"""When an allocation expires that waits for another of its key."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue as its consumers need it."""
+    """A queue as its consumers need it. `selection` and `retry` are JSON objects or empty."""
 
     id: int
     context: str
     name: str
     filter: str
     position: int
+    ordered: str = ""
+    selection: str = ""
+    retry: str = ""
+    paused: int = 0
+    dead_after: int | None = field(default=None, compare=False)
+
+    @property
+    def wanted(self) -> EventFilter:
+        """The events that it hands out."""
+        return Selection.parsed(self.selection).events(self.context, self.filter)
+
+    def key_of(self, stream: str) -> str:
+        """What the events of a stream are ordered by; empty if the queue is not ordered."""
+        if not self.ordered:
+            return ""
+        return stream if self.ordered == BY_STREAM else stream.partition(self.ordered.removeprefix(BY_PREFIX))[0]
+
+
+class Held(NamedTuple):
+    """An allocation with its key."""
+
+    first: int
+    last: int
+    events: int
+    subscriber: str
+    expires: int
+    deliveries: int
+    key: str = ""
+
+    @property
+    def run(self) -> Run:
+        return self.first, self.last
+
+    @property
+    def allocation(self) -> Allocation:
+        return Allocation(*self[:6])
+
+
+class Part(NamedTuple):
+    """An allocation to add: events of one key between two positions, which nobody gets before `due` (ticks)."""
+
+    first: int
+    last: int
+    events: int
+    key: str = ""
+    due: int = 0
+    deliveries: int = 0
+
+
+class Letter(NamedTuple):
+    """An event to set aside as a dead letter."""
+
+    position: int
+    stream: str
+    sequence: int
+    deliveries: int
+    subscriber: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +235,9 @@ STATE_TABLES: Final = {
     "timelines": ("timeline", "after_position", "started"),
     "contexts": ("name", "events", "commits", "streams", "bytes", "top"),
     "subscriptions": ("id", "subscriber", "context", "filter", "position", "last_ticks"),
-    "queues": ("id", "name", "context", "filter", "position", "dead_after"),
-    "allocations": ("queue_id", "first", "last", "count", "subscriber", "expires", "deliveries"),
+    "queues": ("id", "name", "context", "filter", "position", "dead_after", "ordered", "selection", "retry", "paused"),
+    "allocations": ("queue_id", "first", "last", "count", "subscriber", "expires", "deliveries", "key", "due"),
+    "dead_letters": ("queue_id", "position", "stream", "sequence", "deliveries", "subscriber", "reason", "died"),
     "producers": ("name", "number", "result", "used"),
     "logs": ("name", "created", "base", "bytes"),
     "iterators": ("id", "name", "log", "over", "kind", "function", "indexed", "created", "base"),
@@ -265,6 +337,10 @@ class DeclareQueue(Operation):
     name: str
     filter: str
     position: int
+    ordered: str = ""
+    selection: str = ""
+    retry: str = ""
+    dead_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,8 +402,89 @@ STALE: Final = "stale"
 
 
 @dataclass(frozen=True, slots=True)
+class AllocateParts(Operation):
+    """Carry out a proposal of several allocations if it still holds.
+
+    Either the subscriber holds `own` already, or it takes over `taken`, gets `held`, and the queue keeps `kept` for
+    later; then the marker goes from `marker` to `next`. Answers the subscriber's allocations in order, as Held; None if
+    there are none; or STALE: propose again.
+    """
+
+    queue: int
+    subscriber: str
+    ttl_ms: int
+    marker: int
+    next: int
+    own: tuple[Run, ...] = ()
+    taken: tuple[Run, ...] = ()
+    held: tuple[Part, ...] = ()
+    kept: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(Operation):
+    """End allocations that a subscriber holds, or with `subscriber` None, that have expired.
+
+    Instead of them the queue gets `back` for its next consumers, and `dead` as dead letters. What waited for their keys
+    becomes available. Answers how many it ended. If one of `runs` is lost: with `strict` AllocationLost; else it ends
+    the others, but if there is something to put in their place, nothing.
+    """
+
+    queue: int
+    subscriber: str | None
+    runs: tuple[Run, ...]
+    back: tuple[Part, ...] = ()
+    dead: tuple[Letter, ...] = ()
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(Operation):
+    """Let allocations that a subscriber holds expire later. Answers when (ticks); AllocationLost if one is lost."""
+
+    queue: int
+    subscriber: str
+    runs: tuple[Run, ...]
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revive(Operation):
+    """Take events from the dead letters; those of `parts`, one event each, go to the next consumers.
+
+    Answers how many were dead letters.
+    """
+
+    queue: int
+    positions: tuple[int, ...]
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeQueue(Operation):
+    """Change what is not None. Answers True; QueueNotFound; QueueExists if another queue has the name.
+
+    Another filter or selection is refused with InvalidRequest while the queue has allocations.
+    """
+
+    queue: int
+    name: str | None = None
+    filter: str | None = None
+    selection: str | None = None
+    retry: str | None = None
+    paused: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue(Operation):
+    """Delete a queue with its allocations and dead letters. Answers whether it existed."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
 class MoveQueue(Operation):
-    """Drop a queue's allocations and move its marker to a position."""
+    """Drop a queue's allocations and dead letters, and move its marker to a position."""
 
     queue: int
     position: int
@@ -354,11 +511,13 @@ class Reoffer(Operation):
     """Hand out again what a queue has handed out before, as allocations for its next consumers.
 
     Each of `runs` is (first, last, count) and becomes one allocation; they are disjoint and in order. Answers True.
-    Fails with QueueContended if a run overlaps an existing allocation, or does not lie before the marker.
+    Fails with QueueContended if a run overlaps an existing allocation, or does not lie before the marker. An ordered
+    queue has `parts` instead, one event each; those that an allocation begins with are left out.
     """
 
     queue: int
     runs: tuple[tuple[int, int, int], ...]
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -659,6 +818,7 @@ Result = (
     | QueueState
     | IteratorState
     | Allocation
+    | tuple[Held, ...]
     | AccessState
     | bool
     | int

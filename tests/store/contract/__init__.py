@@ -17,6 +17,7 @@ from tests.store.contract.dead_letters import DeadLetterContract
 from tests.store.contract.erasures import ErasureContract
 from tests.store.contract.iterators import IteratorContract
 from tests.store.contract.keeping import KeepingContract
+from tests.store.contract.lags import LagContract
 from tests.store.contract.logs import LogContract
 from tests.store.contract.marks import MarkContract
 from tests.store.contract.queues import QueueContract
@@ -55,7 +56,9 @@ class WritingContract(RememberingContract, LookingContract):
     """What becomes of each operation."""
 
 
-class ReadingContract(ReadContract, RecordContract, SearchContract, SealContract, KeepingContract, ViewContract):
+class ReadingContract(
+    ReadContract, RecordContract, SearchContract, SealContract, KeepingContract, ViewContract, LagContract
+):
     """How what was written is found again, sealed or not: plain appends to begin with, then many reads."""
 
 

@@ -9,17 +9,21 @@ Operations carry positions from an earlier read. The store compares them with th
 so several writers can share one store.
 """
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from struct import unpack_from
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.errors import NotDurable, StorageFailure
-from penstock.model import Allocation, EventFilter, QueueInfo, StoreStats, SubscriptionInfo
+from penstock.model import Allocation, DeadLetter, EventFilter, QueueInfo, StoreStats, SubscriptionInfo
+from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
 from penstock.store.contract import STATE_TABLES, ReadLimits
 from penstock.store.erasure_filter import unpack_ranges
+from penstock.store.lag import EventLag, LagLimits, lag_of
 from penstock.store.seals import BLOCK_BITS, checked, group
 from penstock.store.tables import access
 from penstock.store.tables.database import Database
@@ -30,14 +34,13 @@ from penstock.store.tables.verification import verify
 if TYPE_CHECKING:
     from penstock.store.postgres import PostgresListener
 
-FIRST_EVENT: Final = ReadLimits(events_max=1, scan_ms_max=20)
-"""How far a listing searches for the next event of a queue."""
 NAMED_MAX: Final = 1000
 """Queues of one name, of different contexts, among which a request that names no context looks for its own."""
 RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 INDEXED: Final = STATE_TABLES["iterators"].index("indexed")
 
 Row = tuple[Any, ...]
+Consumer = TypeVar("Consumer", QueueInfo, SubscriptionInfo)
 
 
 class Store(HistoryReader):
@@ -134,6 +137,7 @@ class Store(HistoryReader):
         return SubscriptionInfo(*row) if row else None
 
     def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
+        """Subscriptions, not counted yet; see `with_lag`."""
         return [SubscriptionInfo(*row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
 
     def find_queues(self, name: str, context: str | None = None) -> list[contract.QueueState]:
@@ -145,17 +149,33 @@ class Store(HistoryReader):
         return [contract.QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
 
     def queues(self, after: int, limit: int) -> list[QueueInfo]:
-        head = self.head()
+        """Queues whose `behind` only has the events to be delivered again; see `with_lag`."""
+        values = {"after": after, "limit": limit, "now": self.now()}
         found: list[QueueInfo] = []
-        for row in self.db.rows("queues", {"after": after, "limit": limit, "now": self.now()}):
-            number, context, name, filter, position, again, *counts = row
-            ahead = 0
-            if position <= head:
-                # The index of blocks skips other contexts' events quickly; at worst the search ends before an event.
-                page = self.read_all(position, EventFilter(context, filter), FIRST_EVENT, head)
-                ahead = max(0, head + 1 - (page.events[0].position if page.events else page.next))
-            found.append(QueueInfo(number, context, name, filter, position, again + ahead, *counts))
+        for row in self.db.rows("queues", values):
+            *counts, ordered, selection, retry, paused, delayed = row
+            rules = {"ordered": ordered, "selection": selection, "retry": retry}
+            found.append(QueueInfo(*counts, **rules, paused=bool(paused), delayed=delayed))
         return found
+
+    @retried
+    def lag(self, wanted: EventFilter, position: int, limits: LagLimits = LagLimits()) -> EventLag:  # noqa: B008 -- frozen
+        """How far a reader at a position is behind, counted up to the limits."""
+        with self.db.snapshot():
+            return lag_of(self, wanted, position, limits)
+
+    def with_lag(self, one: Consumer, limits: LagLimits = LagLimits()) -> Consumer:  # noqa: B008 -- frozen
+        """A queue or a subscription of a list, with how far it is behind."""
+        wanted = one.wanted
+        lag, now = self.lag(wanted, one.position, limits), self.now()
+        times = [] if lag.oldest is None else [lag.oldest]
+        if one.behind:
+            # A queue delivers something again, which lies before its position.
+            for first, last in self.db.rows("oldest_waiting", {"queue_id": one.id, "now": now}):
+                events = self.read_all(first, wanted, ReadLimits(events_max=1), last).events
+                times += [event.recorded for event in events]
+        behind_ms = max(0, now - min(times, default=now)) // TICKS_PER_MS
+        return replace(one, behind=one.behind + lag.events, behind_is_exact=lag.is_exact, behind_ms=behind_ms)
 
     def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
         return self._allocations("allocations", queue, after=after, limit=limit)
@@ -179,6 +199,47 @@ class Store(HistoryReader):
 
     def _allocations(self, query: str, queue: int, **values: Any) -> list[Allocation]:
         return [Allocation(*row) for row in self.db.rows(query, {"queue_id": queue, **values})]
+
+    def held(self, queue: int, subscriber: str) -> list[contract.Held]:
+        """The allocations that a subscriber holds, by marker."""
+        return self._held("held", queue, subscriber=subscriber, now=self.now())
+
+    def available(self, queue: int, limit: int) -> list[contract.Held]:
+        """Allocations for the next consumers, those first that have been available longest."""
+        return self._held("available", queue, now=self.now(), limit=limit)
+
+    def exhausted(self, queue: int, limit: int) -> list[contract.Held]:
+        """Allocations that expired too often and are not set aside yet, event by event."""
+        return self._held("exhausted", queue, now=self.now(), limit=limit)
+
+    def runs(self, queue: int, runs: Sequence[contract.Run]) -> list[contract.Held]:
+        """The allocations that are exactly these."""
+        return self._held("runs", queue, runs=json.dumps(runs))
+
+    def _held(self, query: str, queue: int, **values: Any) -> list[contract.Held]:
+        return [contract.Held(*row) for row in self.db.rows(query, {"queue_id": queue, **values})]
+
+    def keys_in_use(self, queue: int, keys: Sequence[str]) -> set[str]:
+        """Those of some keys that a queue has allocations of."""
+        return {key for (key,) in self.db.rows("keys_in_use", {"queue_id": queue, "keys": json.dumps(keys)})}
+
+    def of_keys(self, queue: int, keys: Sequence[str]) -> list[contract.Held]:
+        """All allocations of some keys."""
+        return self._held("of_keys", queue, keys=json.dumps(keys))
+
+    def outstanding(self, queue: int) -> int:
+        """How many allocations a queue has."""
+        state = self.db.row("queue_state", {"id": queue})
+        return int(state[3]) if state else 0
+
+    def letters(self, queue: int, after: int, limit: int) -> list[DeadLetter]:
+        """Dead letters of a queue, by position, after one."""
+        values = {"queue_id": queue, "after": after, "limit": limit}
+        return [DeadLetter(*row) for row in self.db.rows("letters", values)]
+
+    def letters_at(self, queue: int, positions: Sequence[int]) -> list[DeadLetter]:
+        values = {"queue_id": queue, "positions": json.dumps(positions)}
+        return [DeadLetter(*row) for row in self.db.rows("letters_at", values)]
 
     def next_expiry(self, queue: int, after: int) -> int | None:
         """When the next allocation of a queue expires after a time (ticks), if one does."""

@@ -5,7 +5,7 @@ repeat is harmless and which right the request needs, because that holds on ever
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -123,7 +123,7 @@ NOW: Final = TIME("UtcNow", "now")
 UTC_NOW: Final = Field("UtcNow", TIME, get=lambda _request: 0)
 
 
-def rows(make: type, count: str, attribute: str, *fields: Field, to_end: bool = True) -> Field:
+def rows(make: Callable[..., Any], count: str, attribute: str, *fields: Field, to_end: bool = True) -> Field:
     return Field("", Rows(Layout(make, fields), count, to_end=to_end), attribute)
 
 
@@ -167,6 +167,19 @@ def _delivery(
     return Delivery(subscriber=subscriber, allocation=held, events=events, **rest)
 
 
+def _delivered(**run: int) -> Allocation:
+    return Allocation(subscriber="", expires=0, **run)
+
+
+def _deliveries(
+    runs: tuple[Allocation, ...], expires: int | None, subscriber: str, events: list[Any], **rest: Any
+) -> Delivery:
+    """A delivery of several allocations, which expire together."""
+    held = tuple(replace(one, subscriber=subscriber, expires=expires or 0) for one in runs)
+    first = held[0] if held else None
+    return Delivery(subscriber=subscriber, allocation=first, runs=held, events=events, **rest)
+
+
 OK: Final = Answer("OK", Done)
 CR: Final = CommitAnswer("CR", Appended, *APPENDED[:1])
 CF: Final = Answer("CF", Appended, *APPENDED)
@@ -186,6 +199,18 @@ QE: Final = Answer("QE", Delivery, *WHERE, NOW, *_ALLOCATION, EVENTS)
 QE_BINARY: Final = Answer("QE", Delivery, CONTEXT, *WHERE, NOW, _ALLOCATION_ID, EVENTS)
 _WHOLE_DELIVERY: Final = (CONTEXT, *WHERE, NOW, *_ALLOCATION, _EXPIRES, _DELIVERIES, WHOLE_EVENTS)
 DF: Final = Answer("DF", Delivery, *_WHOLE_DELIVERY, make=_delivery)
+_RUN: Final = (FIRST, LAST, LONG("Count"), LONG("Deliveries"))
+_DELIVERED: Final = rows(_delivered, "RunCount", "runs", *_RUN, to_end=False)
+DS: Final = Answer(
+    "DS",
+    Delivery,
+    *(CONTEXT, *WHERE, NOW, _EXPIRES, STRING("Ordered"), _DELIVERED, WHOLE_EVENTS),
+    make=_deliveries,
+)
+XT: Final = Answer("XT", model.Extended, TIME("Expires"))
+_LETTER: Final = (STREAM, LONG("Sequence"), LONG("Deliveries"), STRING("Subscriber"), STRING("Reason"), TIME("Died"))
+DA: Final = paged("DA", model.DeadLetter, POSITION, *_LETTER)
+PN: Final = Answer("PN", model.PutBackCount, EVENT_COUNT)
 QT: Final = Echo("QT", QUEUE)
 _FULL: Final = FLAG("Full", "is_full")
 PR: Final = Answer("PR", model.Replayed, EVENT_COUNT, LONG("LeftOut"), LONG("Waiting"), _FULL, REPEATED)
@@ -195,9 +220,13 @@ SL: Final = paged("SL", model.StreamInfo, NAME, EVENT_COUNT)
 _QUEUE_COUNTS: Final = [LONG(name) for name in ("Behind", "Allocated", "Allocations", "DeliveriesMax", "Dead")]
 _QUEUE_INFO: Final = (ID, CONTEXT, NAME, FILTER, POSITION, *_QUEUE_COUNTS, LONG_OR_NULL("DeadAfter"))
 QL: Final = paged("QL", model.QueueInfo, *_QUEUE_INFO)
+_LAG: Final = (FLAG("BehindIsExact"), LONG("BehindMs"))
+_RULES_OF_QUEUE: Final = (STRING("Ordered"), STRING("Selection"), STRING("Retry"), FLAG("Paused"), LONG("Delayed"))
+QM: Final = paged("QM", model.QueueInfo, *_QUEUE_INFO, *_LAG, *_RULES_OF_QUEUE)
 _LAST_TIME: Final = TIME_OR_NULL("LastEventTime", "last_ticks")
 _SUBSCRIPTION_INFO: Final = (ID, STRING("Subscriber"), CONTEXT, FILTER, POSITION, _LAST_TIME)
 UL: Final = paged("UL", model.SubscriptionInfo, *_SUBSCRIPTION_INFO)
+UM: Final = paged("UM", model.SubscriptionInfo, *_SUBSCRIPTION_INFO, LONG("Behind"), *_LAG)
 _DEAD: Final = (FIRST, LAST, LONG("Count"), STRING("Subscriber"), LONG("Deliveries"), TIME("Expired", "expires"))
 LD: Final = paged("LD", Allocation, *_DEAD)
 _STATS: Final = Field("", Stats(), "stats", get=lambda stats: stats)
@@ -290,6 +319,21 @@ _RECEIPTS: Final = rows(model.QueueReceipt, "AckCount", "acknowledge", CONTEXT, 
 _PROGRESS: Final = rows(model.SubscriptionReceipt, "ProgressCount", "progress", SUBSCRIPTION, LAST_EVENT_TIME)
 _QUEUE: Final = (QUEUE, ANY_CONTEXT)
 _HELD: Final = (ANY_CONTEXT, *WHERE, FIRST)
+_RULES: Final = (
+    STRING_OR_NULL("Ordered"),
+    STRING_OR_NULL("Selection"),
+    STRING_OR_NULL("Retry"),
+    LONG_OR_NULL("DeadAfter"),
+)
+_several: Final = partial(model.SubscribeQueue, several=True)
+_RUNS: Final = rows(model.Run, "RunCount", "runs", FIRST, LAST, to_end=False)
+_DELAY: Final = LONG_OR_NULL("DelayMs")
+_REASON: Final = STRING("Reason")
+_RETRIED: Final = rows(model.Retried, "RetryCount", "retries", POSITION, _DELAY, _REASON, to_end=False)
+_BURIED: Final = rows(model.Buried, "BuryCount", "buries", POSITION, _REASON)
+_REST: Final = (Field("Rest", word(model.Rest), "rest"), _DELAY, _REASON)
+_SETTLE: Final = (*_QUEUE, SUBSCRIBER, _RUNS, *_REST, _RETRIED, _BURIED)
+_POSITIONS: Final = Field("Position", Values(LONG), "positions")
 _RELEASE: Final = (*_QUEUE, SUBSCRIBER, FIRST, LAST, FLAG("Counts", default=True))
 _RESET_TO: Final = (TIME("ResetTo", "ticks"), LONG_OR_NULL("Position", default=None))
 _MESSAGES: Final = Field("Message", Values(BYTES), "messages")
@@ -319,17 +363,29 @@ EXTENSIONS: Final = (
     _whole("SF", "as SW, with whole events", model.SubscribeQueue, DF, WAIT_MS, *SUBSCRIBE),
     Command("AW", "as AQ, waiting for events", AcknowledgeQueue, QE, WAIT_MS, *_HELD, LAST, COUNT, TTL),
     _whole("KF", "as AW, with whole events", AcknowledgeQueue, DF, WAIT_MS, *_HELD, LAST_OR_NULL, COUNT, TTL),
+    _whole("SD", "as SF, several allocations", model.SubscribeQueue, DS, WAIT_MS, *DECLARE, *_RULES, make=_several),
+    Command("KD", "settles a batch, event by event", model.SettleQueue, QT, *_SETTLE),
+    Command("KX", "extends a lease", model.ExtendQueue, XT, *_QUEUE, SUBSCRIBER, _RUNS, TTL),
     Command("RK", "releases an allocation, for the queue's next consumer", model.ReleaseQueue, QT, *_RELEASE),
     Command("RT", "resets a queue of a context to a time or a position", model.ResetQueue, QT, *_QUEUE, *_RESET_TO),
+    Command("QP", "pauses a queue, or resumes it", model.PauseQueue, QT, *_QUEUE, FLAG("Paused")),
+    Command("QN", "renames a queue", model.RenameQueue, QT, *_QUEUE, NAME),
+    Command("QD", "deletes a queue", model.DeleteQueue, QT, *_QUEUE),
+    Command("QY", "sets a retry policy", model.SetRetryPolicy, QT, *_QUEUE, STRING("Retry")),
+    Command("QX", "sets a filter", model.SetQueueFilter, QT, *_QUEUE, FILTER, STRING("Selection")),
     Command("DR", "sets a dead-letter rule", model.SetDeadLetterRule, QT, *_QUEUE, LONG_OR_NULL("DeadAfter")),
     Command("DL", "lists dead letters", model.ListDeadLetters, LD, *_QUEUE, AFTER, LIMIT),
     Command("DP", "puts a dead letter back", model.PutBack, QT, *_QUEUE, FIRST),
+    Command("DE", "lists dead letters, event by event", model.ListLetters, DA, *_QUEUE, AFTER, LIMIT),
+    Command("DB", "puts dead letters back, or drops them", model.PutBackLetters, PN, *_QUEUE, FLAG("Drop"), _POSITIONS),
     Command("RP", "delivers events of a queue again", model.ReplayQueue, PR, *_QUEUE, FIRST, LAST, MARK),
     # --- lists and counts
     Command("LC", "lists contexts", model.ListContexts, CL, AFTER_NAME, LIMIT),
     Command("LS", "lists streams", model.ListStreams, SL, CONTEXT, FILTER, AFTER_NAME, LIMIT),
     Command("LQ", "lists queues", model.ListQueues, QL, AFTER, LIMIT),
     Command("LU", "lists subscriptions", model.ListSubscriptions, UL, AFTER, LIMIT),
+    Command("GQ", "as LQ, with whole lags", model.ListQueues, QM, AFTER, LIMIT),
+    Command("GU", "as LU, with lags", model.ListSubscriptions, UM, AFTER, LIMIT),
     Command("GS", "gets counts", model.GetStats, SG),
     # --- logs and iterators
     Command("NL", "creates a log", model.CreateLog, OK, LOG),
