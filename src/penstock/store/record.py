@@ -23,7 +23,6 @@ import struct
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from io import BytesIO
 from itertools import accumulate, count, repeat
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,7 +31,7 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.errors import DamagedRecord
 from penstock.model import Event, EventFilter
-from penstock.model.columns import Columns, struct_of
+from penstock.model.columns import Columns, cuts, struct_of
 from penstock.model.times import TICKS_MASK
 
 if TYPE_CHECKING:
@@ -334,13 +333,6 @@ class Record:
             *(cuts(data, at.bodies, body_lengths), repeat(recorded), repeat(commit)),
         )
         return list(map(Event, *columns))
-
-
-def cuts(data: bytes, start: int, lengths: Iterable[int]) -> Iterator[bytes]:
-    """The pieces of these lengths, one after the other, in a third of the time of slices. Check the lengths first."""
-    source = BytesIO(data)
-    source.seek(start)
-    return map(source.read, lengths)
 
 
 class Dedupe:

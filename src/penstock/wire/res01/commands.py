@@ -16,6 +16,7 @@ from penstock.model.requests import Reach, Repeat, request
 from penstock.wire.codes import Res01Code
 from penstock.wire.res01.dialects import BINARY, OWN, Frames, full_frames, item_frames
 from penstock.wire.res01.fields import GUID_BYTES
+from penstock.wire.res01.event_block import event_block
 from penstock.wire.res01.schema import (
     BYTES,
     BYTES_OR_NULL,
@@ -35,6 +36,7 @@ from penstock.wire.res01.schema import (
     Command,
     CommitAnswer,
     Echo,
+    EventBlock,
     EventColumns,
     Events,
     Field,
@@ -114,6 +116,7 @@ NEXT: Final = LONG("Next")
 REPEATED: Final = FLAG("Repeated")
 EVENT_COUNT: Final = LONG("Events")
 EVENTS: Final = Field("", Events(), "events", get=lambda reply: reply)
+EVENT_BLOCK: Final = Field("", EventBlock(), "events", get=lambda reply: reply)
 WHOLE_EVENTS: Final = Field("", Events(whole=True), "events", get=lambda reply: reply)
 KIND: Final = Field("Kind", word(model.IteratorKind), "kind")
 OVER: Final = Field("Over", word(model.Over), "over")
@@ -187,12 +190,14 @@ TR: Final = Answer("TR", model.Transacted, rows(Appended, "Count", "commits", *A
 QR: Final = Answer("QR", model.EventPage, EVENTS)
 GR: Final = Answer("GR", model.EventPage, Field("", Events(has_count=False), "events", get=lambda reply: reply))
 PF: Final = Answer("PF", model.EventPage, NEXT, END, WHOLE_EVENTS)
+PB: Final = Answer("PB", model.EventPage, NEXT, END, EVENT_BLOCK)
 _RECORDS: Final = Field("Record", Values(BYTES, collect=list), "records")
 RD: Final = Answer("RD", model.RecordPage, STRING("StoreId"), LONG("Timeline"), NEXT, END, _RECORDS)
 PT: Final = Answer("PT", model.Found, LONG_OR_NULL("Position"))
 SR: Final = Answer("SR", model.Registered, Field("SubscriptionId", Values(LONG), "ids"))
 EF: Final = Answer("EF", model.FetchedBatch, SUBSCRIPTION, EVENTS, each=True)
 BF: Final = Answer("BF", model.FetchedBatch, SUBSCRIPTION, WHOLE_EVENTS, each=True)
+BK: Final = Answer("BK", model.FetchedBatch, SUBSCRIPTION, EVENT_BLOCK, each=True)
 SP: Final = Progressed()
 ST: Final = WereSet()
 QE: Final = Answer("QE", Delivery, *WHERE, NOW, *_ALLOCATION, EVENTS)
@@ -201,12 +206,9 @@ _WHOLE_DELIVERY: Final = (CONTEXT, *WHERE, NOW, *_ALLOCATION, _EXPIRES, _DELIVER
 DF: Final = Answer("DF", Delivery, *_WHOLE_DELIVERY, make=_delivery)
 _RUN: Final = (FIRST, LAST, LONG("Count"), LONG("Deliveries"))
 _DELIVERED: Final = rows(_delivered, "RunCount", "runs", *_RUN, to_end=False)
-DS: Final = Answer(
-    "DS",
-    Delivery,
-    *(CONTEXT, *WHERE, NOW, _EXPIRES, STRING("Ordered"), _DELIVERED, WHOLE_EVENTS),
-    make=_deliveries,
-)
+_SEVERAL: Final = (CONTEXT, *WHERE, NOW, _EXPIRES, STRING("Ordered"), _DELIVERED)
+DS: Final = Answer("DS", Delivery, *_SEVERAL, WHOLE_EVENTS, make=_deliveries)
+DK: Final = Answer("DK", Delivery, *_SEVERAL, EVENT_BLOCK, make=_deliveries)
 XT: Final = Answer("XT", model.Extended, TIME("Expires"))
 _LETTER: Final = (STREAM, LONG("Sequence"), LONG("Deliveries"), STRING("Subscriber"), STRING("Reason"), TIME("Died"))
 DA: Final = paged("DA", model.DeadLetter, POSITION, *_LETTER)
@@ -325,6 +327,7 @@ _RULES: Final = (
     STRING_OR_NULL("Retry"),
     LONG_OR_NULL("DeadAfter"),
 )
+_SUBSCRIBE_SEVERAL: Final = (WAIT_MS, *DECLARE, *_RULES)
 _several: Final = partial(model.SubscribeQueue, several=True)
 _RUNS: Final = rows(model.Run, "RunCount", "runs", FIRST, LAST, to_end=False)
 _DELAY: Final = LONG_OR_NULL("DelayMs")
@@ -363,7 +366,7 @@ EXTENSIONS: Final = (
     _whole("SF", "as SW, with whole events", model.SubscribeQueue, DF, WAIT_MS, *SUBSCRIBE),
     Command("AW", "as AQ, waiting for events", AcknowledgeQueue, QE, WAIT_MS, *_HELD, LAST, COUNT, TTL),
     _whole("KF", "as AW, with whole events", AcknowledgeQueue, DF, WAIT_MS, *_HELD, LAST_OR_NULL, COUNT, TTL),
-    _whole("SD", "as SF, several allocations", model.SubscribeQueue, DS, WAIT_MS, *DECLARE, *_RULES, make=_several),
+    _whole("SD", "as SF, several allocations", model.SubscribeQueue, DS, *_SUBSCRIBE_SEVERAL, make=_several),
     Command("KD", "settles a batch, event by event", model.SettleQueue, QT, *_SETTLE),
     Command("KX", "extends a lease", model.ExtendQueue, XT, *_QUEUE, SUBSCRIBER, _RUNS, TTL),
     Command("RK", "releases an allocation, for the queue's next consumer", model.ReleaseQueue, QT, *_RELEASE),
@@ -430,11 +433,15 @@ _HELLO: Final = (INT("Version"), STRING("Software"), Field("Feature", Values(STR
 HO: Final = Answer("HO", Welcome, *_HELLO)
 HELLO: Final = Command("HI", "says hello", Hello, HO, *_HELLO, settled=lambda _hello: _welcome())
 """The first command on a connection of our own clients."""
+_block: Final = partial(Command, present=event_block)
 _COLUMNS: Final = Field("", EventColumns(), "events")
 _COMMITS_IN_COLUMNS: Final = rows(Append, "CommitCount", "commits", *COMMIT, _COLUMNS, _NO_MARK, to_end=False)
 _TRANSACT: Final = (MARK, _COMMITS_IN_COLUMNS, _RECEIPTS, _PROGRESS)
 OWN_ONLY: Final = (
     HELLO,
+    _block("QB", "as QF, with the events in a block", model.ReadStream, PB, *_READ_STREAM_PART),
+    _fetch("FB", "as FF, with the events in a block", model.FetchSubscription, BK, WAIT_MS, present=event_block),
+    _block("SB", "as SD, with the events in a block", model.SubscribeQueue, DK, *_SUBSCRIBE_SEVERAL, make=_several),
     _large("AB", "as AF, with the events as columns", Append, CF, MARK, *COMMIT, _COLUMNS),
     _large("TB", "as TX, with the events as columns", model.Transact, TR, *_TRANSACT),
 )
