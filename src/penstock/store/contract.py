@@ -106,6 +106,8 @@ class QueueState:
     retry: str = ""
     paused: int = 0
     dead_after: int | None = field(default=None, compare=False)
+    version: int = 0
+    """Changes with what it hands out, and whether it does."""
 
     @property
     def wanted(self) -> EventFilter:
@@ -116,7 +118,11 @@ class QueueState:
         """What the events of a stream are ordered by; empty if the queue is not ordered."""
         if not self.ordered:
             return ""
-        return stream if self.ordered == BY_STREAM else stream.partition(self.ordered.removeprefix(BY_PREFIX))[0]
+        if self.ordered == BY_STREAM:
+            return stream
+        separator = self.ordered.removeprefix(BY_PREFIX)
+        # No other key has the separator in it.
+        return stream.partition(separator)[0] or separator
 
 
 class Held(NamedTuple):
@@ -371,7 +377,7 @@ class Release(Operation):
 class Proposal:
     """The next allocation of a queue as a reader computed it.
 
-    `marker` is the position of the queue at that time. Without `first` there was nothing up to `next`. `kind` says
+    `marker` is the position of the queue at that time, and `version` its version. Without `first` there was nothing up to `next`. `kind` says
     where the allocation comes from.
     """
 
@@ -381,6 +387,7 @@ class Proposal:
     first: int = 0
     last: int = 0
     count: int = 0
+    version: int = 0
 
     OWN: ClassVar[str] = "own"
     EXPIRED: ClassVar[str] = "expired"
@@ -419,6 +426,7 @@ class AllocateParts(Operation):
     taken: tuple[Run, ...] = ()
     held: tuple[Part, ...] = ()
     kept: tuple[Part, ...] = ()
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
