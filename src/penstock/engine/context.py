@@ -14,6 +14,7 @@ from penstock.engine import jobs
 from penstock.engine.coordination import OwnStore
 from penstock.engine.disk_watch import DiskWatch
 from penstock.engine.metrics import Metrics
+from penstock.engine.read_ahead import ENDS_READ_AHEAD, ReadAhead
 from penstock.engine.wakeups import Wakeups, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.engine.writer import Writer
@@ -80,9 +81,11 @@ class EngineContext:
     wakeups: Wakeups
     others: OwnStore
     limits: ReadLimits = field(init=False)
+    read_ahead: ReadAhead = field(init=False)
 
     def __post_init__(self) -> None:
         self.limits = ReadLimits(self.settings.page_events_max, self.settings.page_bytes_max)
+        self.read_ahead = ReadAhead(self.pool.run, self.limits, lambda: self.others.is_shared)
 
     async def write(self, transaction: Transaction, size: int = 0) -> list[Result]:
         """Write a transaction; its results once on disk.
@@ -91,6 +94,10 @@ class EngineContext:
         """
         answer: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
         self.writer.submit(transaction, size, partial(resolve, answer))
+        if not ENDS_READ_AHEAD.isdisjoint(map(type, transaction.operations)):
+            # Now and when it is done: what is prepared meanwhile is of before or of after.
+            self.read_ahead.forget()
+            answer.add_done_callback(lambda _: self.read_ahead.forget())
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -189,6 +196,10 @@ class KeyedLocks:
     def __init__(self, wait_ms_max: int) -> None:
         self._wait_ms_max = wait_ms_max
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+
+    def is_held(self, key: Hashable) -> bool:
+        lock = self._locks.get(key)
+        return lock is not None and lock.locked()
 
     @asynccontextmanager
     async def turn(self, *keys: Hashable) -> AsyncIterator[None]:

@@ -307,7 +307,7 @@ def plan_settlement(store: Store, request: model.SettleQueue, view: View | None)
     """The operation that carries out the outcomes of a batch."""
     queue = lookup_queue(store, request.queue, request.context, view)
     runs = tuple(request.runs)
-    if request.rest == model.Rest.DONE and not request.retries and not request.buries:
+    if request.is_all_done:
         return queue, Settle(queue.id, request.subscriber, runs, strict=True)
     rows = [one for one in store.runs(queue.id, runs) if one.subscriber == request.subscriber]
     if len(rows) < len(runs):

@@ -80,10 +80,30 @@ class QueueRequests:
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
+        # A consumer that has its turn compares the marker too, and must not be overtaken again and again.
+        if not self._locks.is_held(request.queue) and (found := await self._ready(request, present)) is not None:
+            return found
         queue = await self._declare(request, caller)
         if request.ttl_ms == NO_ALLOCATION:
             return _empty(queue, request.subscriber)
         return await self._allocate(request, None, present, caller)
+
+    async def _ready(self, request: model.SubscribeQueue, present: EventEncoder | None) -> model.Delivery | None:
+        """A batch that was prepared, if there is one for this consumer."""
+        ahead = self._context.read_ahead
+        if not request.several or request.ttl_ms == NO_ALLOCATION:
+            return None
+        if (found := await ahead.next(request, present)) is None:
+            return None
+        queue, ready = found
+        allocation = await self._context.apply(
+            contract.Allocate(queue.id, request.subscriber, request.ttl_ms, ready.proposal)
+        )
+        if allocation == contract.STALE:
+            ahead.drop(queue.context, queue.name)
+            return None
+        delivery = _empty(queue, request.subscriber)
+        return replace(delivery, allocation=allocation, runs=(allocation,), events=ready.events, encoded=ready.encoded)
 
     async def _declare(self, request: model.SubscribeQueue, caller: Caller) -> QueueState:
         _check_rules(request)
@@ -114,8 +134,15 @@ class QueueRequests:
     async def _lookup(self, name: str, context: str | None, caller: Caller | None = None) -> QueueState:
         check_names(queue=name)
         view = None if caller is None else caller.view
+        if (known := self._known(context, name, view)) is not None:
+            return known
         queue: QueueState = await self._context.pool.run(queue_jobs.lookup_queue, name, context, view)
         return queue
+
+    def _known(self, context: str | None, name: str, view: View | None) -> QueueState | None:
+        """An unordered queue of which batches are prepared, as it is but for its marker; if the caller may use it."""
+        known = self._context.read_ahead.known(context, name)
+        return known if known is not None and jobs.is_whole(view, known) else None
 
     async def acknowledge(
         self, request: model.AcknowledgeQueue, present: EventEncoder | None, caller: Caller
@@ -155,6 +182,13 @@ class QueueRequests:
     async def settle(self, request: model.SettleQueue, caller: Caller) -> model.Done:
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_settlement(request)
+        if len(request.runs) == 1 and request.is_all_done:
+            known = self._known(request.context, request.queue, caller.view)
+            if known is not None:
+                await self._context.apply(
+                    contract.Acknowledge(known.id, request.subscriber, *request.runs[0], strict=True)
+                )
+                return model.Done()
         queue, settle = await self._context.pool.run(queue_jobs.plan_settlement, request, caller.view)
         await self._context.apply(settle)
         if queue.ordered or settle.back:
@@ -301,10 +335,14 @@ class QueueRequests:
         async def attempt() -> Attempt[model.Delivery]:
             nonlocal acknowledged
             async with self._locks.turn(request.queue):
+                if isinstance(request, model.SubscribeQueue) and (ready := await self._ready(request, present)):
+                    return Attempt(ready, True, EventFilter(ready.context))
                 given, found = await self._turn(request, acknowledged, present, caller)
             acknowledged = None
             queue = found.queue
             self._contexts[queue.id] = queue.context
+            if given and not found.end and not queue.ordered and isinstance(request, model.SubscribeQueue):
+                self._context.read_ahead.begin(request, present)
             delivery = _empty(queue, request.subscriber)
             if given:
                 delivery = replace(delivery, allocation=given[0], runs=given)

@@ -20,8 +20,8 @@ from penstock.engine.jobs import EventEncoder, gather, presented, size_of
 from penstock.engine.queue_jobs import due_of, lookup_queue
 from penstock.errors import PenstockError
 from penstock.model import Encoded, Event, EventFilter, Selection
-from penstock.store import Store
-from penstock.store.contract import Allocate, Proposal, QueueState, ReadLimits
+from penstock.store import Store, contract
+from penstock.store.contract import Proposal, QueueState, ReadLimits
 
 BATCHES_AHEAD: Final = 16
 """Batches that one job prepares. The next job begins when half of them are left."""
@@ -31,6 +31,14 @@ WINDOWS_MAX: Final = 16
 """Queues with batches that are ready, at a time."""
 IDLE_S_MAX: Final = 60.0
 """After so long without a consumer, batches that are ready are dropped when another queue needs some."""
+
+ENDS_READ_AHEAD: Final = frozenset(
+    {
+        *(contract.HideStream, contract.HideEvents, contract.DeleteLog),
+        *(contract.MoveQueue, contract.ChangeQueue, contract.DeleteQueue),
+    }
+)
+"""Operations after which nothing that was prepared may be handed out."""
 
 RunJob = Callable[..., Awaitable[Any]]
 
@@ -77,7 +85,7 @@ def prepare(
         if size_of(events) > limits.bytes_max or any(due_of(event) > now for event in events):
             break
         first, last = events[0].position, events[-1].position
-        proposal = Proposal(Proposal.FRESH, marker, last + 1, first, last, count)
+        proposal = Proposal(Proposal.FRESH, marker, last + 1, first, last, count, queue.version)
         batches.append(Ready(proposal, *presented(events, present)))
         marker = last + 1
     return Ahead(queue, batches, marker, page.end or not batches, bool(store.exhausted(queue.id, 1)))
@@ -111,8 +119,9 @@ class _Window:
 class ReadAhead:
     """The windows of all queues, on the loop's thread."""
 
-    def __init__(self, run: RunJob, limits: ReadLimits) -> None:
+    def __init__(self, run: RunJob, limits: ReadLimits, is_shared: Callable[[], bool]) -> None:
         self._run = run
+        self._is_shared = is_shared
         self._limits = limits
         self._windows: dict[tuple[str, str], _Window] = {}
 
@@ -133,13 +142,10 @@ class ReadAhead:
         window = self._windows.get((context or "", name))
         return None if window is None else window.queue
 
-    async def take(self, request: model.SubscribeQueue, present: EventEncoder | None) -> Allocate | Ready | None:
-        raise NotImplementedError
-
     def begin(self, request: model.SubscribeQueue, present: EventEncoder | None) -> None:
         """A queue has a backlog: prepare batches like the one that was just handed out."""
         key = request.context, request.queue
-        if key in self._windows:
+        if not request.several or key in self._windows or self._is_shared() or request.count > self._limits.events_max:
             return
         if len(self._windows) >= WINDOWS_MAX:
             oldest = min(self._windows, key=lambda one: self._windows[one].used)

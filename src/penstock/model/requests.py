@@ -387,6 +387,11 @@ class SettleQueue(Request):
     retries: tuple[Retried, ...] = ()
     buries: tuple[Buried, ...] = ()
 
+    @property
+    def is_all_done(self) -> bool:
+        """Whether it acknowledges every event."""
+        return self.rest == Rest.DONE and not self.retries and not self.buries
+
 
 @request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
 class ExtendQueue(Request):
