@@ -43,10 +43,10 @@ def each(names: str, kind: type[PenstockError]) -> dict[str, type[PenstockError]
 
 
 ELSEWHERE: Final[dict[str, type[PenstockError]]] = {
-    **each("AC AB AF TX TB RA RF QS QF GE GF TP LS RS SS SQ SW SF SD ES ZS NL XL GL ML", NotAllowed),
+    **each("AC AB AF TX TB RA RF QS QF QB GE GF TP LS RS SS SQ SW SF SD SB ES ZS NL XL GL ML", NotAllowed),
     **each("PP XP IT AK XK LP LK", NotAllowed),
     **each("AQ AW KF KD KX RQ RT RK DR DL DP DE DB RP QP QN QD QY QX", errors.QueueNotFound),
-    **each("FE FW FF", errors.SubscriptionNotFound),
+    **each("FE FW FF FB", errors.SubscriptionNotFound),
     **each("XI GI NX BB BM BP BO BI BD", errors.IteratorNotFound),
     **each("NI", errors.LogNotFound),
     **each("ZP", errors.StageLost),
@@ -56,6 +56,10 @@ ELSEWHERE: Final[dict[str, type[PenstockError]]] = {
 """What a principal gets that may do everything, but in another place."""
 FREE: Final = ("WI", "HI")
 """They need no right. Everybody may try a token, too."""
+
+
+IN_OTHER_FRAMES: Final = {"AB": "AF", "TB": "TX", "QB": "QF", "FB": "FF", "SB": "SD"}
+"""Commands of our own dialect that differ from another one in how their events are encoded."""
 
 
 class Asked(NamedTuple):
@@ -76,8 +80,7 @@ def own_only(code: bytes) -> Asked:
     name = code.decode()
     if name == "HI":
         return Asked(name, OWN_TAG, [b"1", b"test", b"0"], 1)
-    # It differs from another command in the form of the events only.
-    request = next(one for one in SAMPLES if (one.dialect, one.command) == (TEXT, {"AB": "AF", "TB": "TX"}[name]))
+    request = next(one for one in SAMPLES if (one.dialect, one.command) == (TEXT, IN_OTHER_FRAMES[name]))
     found, *payload = fields_of(request.requests[0])
     assert found == code
     return Asked(name, OWN_TAG, payload, 1)
@@ -153,7 +156,7 @@ def answers_of(client: Client, every: Sequence[Asked]) -> Answers:
         else:
             found[one.name, one.tag].append((answer.command, answer.details))
         # A refusal of the whole message is one answer.
-        due -= 1 if answer.command != b"ER" or one.name in ("FE", "FW", "FF", "PS", "SS") else one.answers
+        due -= 1 if answer.command != b"ER" or one.name in ("FE", "FW", "FF", "FB", "PS", "SS") else one.answers
     return found
 
 

@@ -2,8 +2,8 @@
 
 While a queue has a backlog, one job of a worker prepares many batches. A consumer then gets the next one with a single
 write, and consumers of one queue do not take turns: their allocations and acknowledgements share commits. The writer
-compares each batch with the queue's marker as it does with every proposal, so a batch that is out of date is refused and
-the consumer asks a worker. Whatever changes queues or hides events drops all batches.
+compares each batch with the queue's marker and version, as it does with every proposal. It refuses a batch that is out
+of date, and the consumer asks a worker. Whatever changes queues or hides events drops all batches.
 
 Only for a store with one server, and for queues without an order.
 """
@@ -155,7 +155,9 @@ class ReadAhead:
         self._windows[key] = window = _Window(request.count, present)
         self._load(key, window)
 
-    async def next(self, request: model.SubscribeQueue, present: EventEncoder | None) -> tuple[QueueState, Ready] | None:
+    async def next(
+        self, request: model.SubscribeQueue, present: EventEncoder | None
+    ) -> tuple[QueueState, Ready] | None:
         """The next batch that is ready, if this consumer may get one; waits for one that is being prepared."""
         key = request.context, request.queue
         window = self._windows.get(key)

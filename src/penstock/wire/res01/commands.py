@@ -15,8 +15,8 @@ from penstock.model.access import Right
 from penstock.model.requests import Reach, Repeat, request
 from penstock.wire.codes import Res01Code
 from penstock.wire.res01.dialects import BINARY, OWN, Frames, full_frames, item_frames
-from penstock.wire.res01.fields import GUID_BYTES
 from penstock.wire.res01.event_block import event_block
+from penstock.wire.res01.fields import GUID_BYTES
 from penstock.wire.res01.schema import (
     BYTES,
     BYTES_OR_NULL,

@@ -16,8 +16,6 @@ from penstock.model.columns import cuts, struct_of
 
 HEAD: Final = Struct("<IIII")
 """How many events and texts, and the bytes of all texts and of all headers."""
-FIXED_BYTES: Final = 4 * 8 + 5 * 4 + 2 * 16
-"""Of each event: four numbers of 8 bytes, five of 4, and two ids."""
 _NUMBERS: Final = attrgetter("position", "sequence", "stamp", "recorded")
 _NAMES: Final = attrgetter("context", "stream", "type")
 
