@@ -23,6 +23,7 @@ from penstock.model import (
     StagedUnit,
     SubscriptionInfo,
     Winner,
+    order_key,
 )
 from penstock.model.columns import Columns
 from penstock.store.record import Record
@@ -31,9 +32,6 @@ MESSAGE_TYPE: Final = "cbor"
 """The type of the events that are messages of logs."""
 LOGS_MAX: Final = 100_000
 """Logs in one store."""
-BY_STREAM: Final = "stream"
-BY_PREFIX: Final = "prefix:"
-"""How a queue is ordered: by stream, or by the part of its name before the separator that follows."""
 ITERATOR_CHAIN_MAX: Final = 16
 """Iterators that may read one another in a row."""
 
@@ -114,9 +112,7 @@ class QueueState:
 
     def key_of(self, stream: str) -> str:
         """What the events of a stream are ordered by; empty if the queue is not ordered."""
-        if not self.ordered:
-            return ""
-        return stream if self.ordered == BY_STREAM else stream.partition(self.ordered.removeprefix(BY_PREFIX))[0]
+        return order_key(self.ordered, stream)
 
 
 class Held(NamedTuple):
