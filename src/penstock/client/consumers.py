@@ -14,7 +14,15 @@ from uuid import uuid4
 from penstock import model
 from penstock.client.calls import Calls, append_of, flattened, refusal_of
 from penstock.client.reader import WAIT_S_MAX
-from penstock.errors import AllocationLost, InvalidRequest, PenstockError, QueueNotFound, Retry, SubscriptionMoved
+from penstock.errors import (
+    AllocationLost,
+    ClientClosed,
+    InvalidRequest,
+    PenstockError,
+    QueueNotFound,
+    Retry,
+    SubscriptionMoved,
+)
 from penstock.model import ANY, Append, Appended, Delivery, Done, Event, NewEvent, QueueReceipt, ticks_of_time
 
 DELIVERIES_MAX: Final = 10
@@ -145,7 +153,8 @@ class QueueBatch(list[Event]):
         """Whether the client knows already that other consumers may have it; then work on it is wasted."""
         self.outcomes: dict[int, model.Retried | model.Buried] = {}
         self._expires = now + ttl
-        self._where = delivery.context, delivery.queue, delivery.subscriber
+        self.subscriber = delivery.subscriber
+        self._queue = delivery.context, delivery.queue
         keys = {event.position: self.key_of(event) for event in delivery.events}
         # Runs of several keys may overlap. A run begins and ends with events of its own key, if they are not erased.
         self._runs = [
@@ -155,7 +164,7 @@ class QueueBatch(list[Event]):
     @property
     def receipts(self) -> tuple[QueueReceipt, ...]:
         """Acknowledge all of it in a transaction."""
-        return tuple(QueueReceipt(*self._where, *run) for run in self.runs)
+        return tuple(QueueReceipt(*self._queue, self.subscriber, *run) for run in self.runs)
 
     def attempt(self, event: Event) -> int:
         """How often the queue has delivered an event by now; 1 for the first time."""
@@ -289,17 +298,20 @@ class AsyncQueue:
     async def keep(self, batch: QueueBatch) -> None:
         """Extend the lease of a batch again and again, until it is settled or lost."""
         pause = self._ttl / EXTENSIONS_PER_TTL
-        while not batch.is_settled:
-            await asyncio.sleep(pause)
+        while not batch.is_settled and pause < inf:
+            await self._calls.pause(pause)
             pause = await self.extend_again(batch)
 
     async def extend_again(self, batch: QueueBatch) -> float:
         """Extend a lease, unless that fails; in how many seconds to do so again."""
         try:
             await self._extend(batch, self._ttl, self._ttl / EXTENSIONS_PER_TTL)
+        except (AllocationLost, ClientClosed):
+            # The end of the body says so.
+            return inf
         except PenstockError:
-            # The lease may last for a while yet. If it is lost, the end of the body says so.
-            return inf if batch.is_lost else self._ttl / ATTEMPTS_PER_TTL
+            # The lease may last for a while yet.
+            return self._ttl / ATTEMPTS_PER_TTL
         return self._ttl / EXTENSIONS_PER_TTL
 
     async def take(self, wait: float = 0.0) -> QueueBatch:
@@ -320,7 +332,7 @@ class AsyncQueue:
     async def _extend(self, batch: QueueBatch, ttl: float, timeout: float | None) -> None:
         if batch.is_settled:
             return
-        request = model.ExtendQueue(*self._place, batch.runs, int(1000 * ttl))
+        request = model.ExtendQueue(*self._queue, batch.subscriber, batch.runs, int(1000 * ttl))
         now = self._calls.transport.now()
         try:
             await self._calls.ask(request, model.Extended, timeout)
@@ -356,7 +368,10 @@ class AsyncQueue:
         outcomes = batch.outcomes.values()
         retries = tuple(one for one in outcomes if isinstance(one, model.Retried))
         buries = tuple(one for one in outcomes if isinstance(one, model.Buried))
-        request = model.SettleQueue(*self._place, batch.runs, rest, delay_ms, _short(reason), retries, buries)
+        request = model.SettleQueue(
+            *(*self._queue, batch.subscriber, batch.runs),
+            *(rest, delay_ms, _short(reason), retries, buries),
+        )
         try:
             await self._calls.ask(request, Done, timeout)
         except PenstockError as error:
@@ -367,10 +382,6 @@ class AsyncQueue:
                 batch.is_settled = batch.is_lost = isinstance(error, AllocationLost)
                 raise
         batch.is_settled = True
-
-    @property
-    def _place(self) -> tuple[str, str, str]:
-        return *self._queue, self._request.subscriber
 
     async def give_back(self) -> None:
         """Release what this consumer holds, even the batch of an interrupted `take`; it does not count as an expiry.
@@ -384,7 +395,7 @@ class AsyncQueue:
             request = replace(self._request, wait_ms=0)
             batch = QueueBatch(await self._calls.ask(request, Delivery, GIVE_BACK_S_MAX), now(), self._ttl)
             if batch.runs:
-                settle = model.SettleQueue(*self._place, batch.runs, model.Rest.BACK)
+                settle = model.SettleQueue(*self._queue, batch.subscriber, batch.runs, model.Rest.BACK)
                 await self._calls.ask(settle, Done, until - now())
 
     async def reset(self, start: datetime | None = None, *, position: int | None = None) -> None:
@@ -428,9 +439,13 @@ class AsyncQueue:
     async def set_filter(
         self, filter: str = "", *, types: Sequence[str] | None = None, prefixes: Sequence[str] | None = None
     ) -> None:
-        """Deliver other events from now on. Refused while consumers hold events, or some wait to be delivered again."""
+        """Deliver other events from now on. Refused while consumers hold events, or some wait to be delivered again.
+
+        Consumers that name the old filter get QueueFilterMismatch from then on.
+        """
         prefix, selection = selection_of(filter, types, prefixes)
         await self._calls.ask(model.SetQueueFilter(*self._queue, prefix, selection), Done)
+        self._request = replace(self._request, filter=prefix, selection=selection)
 
     async def dead_letters(self) -> list[model.DeadLetter]:
         """The dead letters, event by event."""
