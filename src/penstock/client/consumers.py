@@ -258,11 +258,30 @@ class AsyncQueue:
             several=True,
         )
 
-    def another(self, subscriber: str | None = None) -> "AsyncQueue":
-        """Another consumer of the same queue."""
+    def another(self, subscriber: str | None = None, *, count: int | None = None) -> "AsyncQueue":
+        """Another consumer of the same queue, which may get another number of events at once."""
         made = copy(self)
-        made._request = replace(self._request, subscriber=subscriber or f"consumer-{uuid4().hex}")
+        given = self.count if count is None else count
+        made._request = replace(self._request, subscriber=subscriber or f"consumer-{uuid4().hex}", count=given)
         return made
+
+    @property
+    def subscriber(self) -> str:
+        """The name of this consumer."""
+        return self._request.subscriber
+
+    @property
+    def context(self) -> str:
+        return self._queue[0]
+
+    @property
+    def name(self) -> str:
+        return self._queue[1]
+
+    @property
+    def count(self) -> int:
+        """How many events come at once, at most."""
+        return self._request.count
 
     @property
     def ttl(self) -> float:
@@ -341,9 +360,9 @@ class AsyncQueue:
             raise
         batch._expires = now + ttl
 
-    async def acknowledge(self, batch: QueueBatch) -> None:
+    async def acknowledge(self, batch: QueueBatch, *, timeout: float | None = None) -> None:
         """The batch is done, except for events with another outcome. AllocationLost if the lease was lost."""
-        await self._settle(batch, model.Rest.DONE)
+        await self._settle(batch, model.Rest.DONE, timeout=timeout)
 
     async def release(
         self, batch: QueueBatch, *, counts: bool = True, delay: float | None = 0.0, reason: str = ""
@@ -368,10 +387,8 @@ class AsyncQueue:
         outcomes = batch.outcomes.values()
         retries = tuple(one for one in outcomes if isinstance(one, model.Retried))
         buries = tuple(one for one in outcomes if isinstance(one, model.Buried))
-        request = model.SettleQueue(
-            *(*self._queue, batch.subscriber, batch.runs),
-            *(rest, delay_ms, _short(reason), retries, buries),
-        )
+        place = *self._queue, batch.subscriber, batch.runs
+        request = model.SettleQueue(*place, rest, delay_ms, _short(reason), retries, buries)
         try:
             await self._calls.ask(request, Done, timeout)
         except PenstockError as error:
@@ -439,9 +456,10 @@ class AsyncQueue:
     async def set_filter(
         self, filter: str = "", *, types: Sequence[str] | None = None, prefixes: Sequence[str] | None = None
     ) -> None:
-        """Deliver other events from now on. Refused while consumers hold events, or some wait to be delivered again.
+        """Deliver other events, from the queue's position on.
 
-        Consumers that name the old filter get QueueFilterMismatch from then on.
+        Refused while consumers hold events, or some wait to be delivered again. Consumers that name the old filter get
+        QueueFilterMismatch from then on.
         """
         prefix, selection = selection_of(filter, types, prefixes)
         await self._calls.ask(model.SetQueueFilter(*self._queue, prefix, selection), Done)

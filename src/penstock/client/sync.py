@@ -370,13 +370,31 @@ class Queue(Blocking[AsyncQueue]):
     set_filter = blocking(AsyncQueue.set_filter)
 
     @property
+    def context(self) -> str:
+        return self._inner.context
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def count(self) -> int:
+        """How many events come at once, at most."""
+        return self._inner.count
+
+    @property
     def ttl(self) -> float:
         """How long a lease lasts, in seconds."""
         return self._inner.ttl
 
-    def another(self, subscriber: str | None = None) -> "Queue":
-        """Another consumer of the same queue."""
-        return Queue(self._runner, self._inner.another(subscriber))
+    @property
+    def subscriber(self) -> str:
+        """The name of this consumer."""
+        return self._inner.subscriber
+
+    def another(self, subscriber: str | None = None, *, count: int | None = None) -> "Queue":
+        """Another consumer of the same queue, which may get another number of events at once."""
+        return Queue(self._runner, self._inner.another(subscriber, count=count))
 
     @contextmanager
     def next(self, wait: float = 0.0, *, extend: bool = True) -> Iterator[QueueBatch]:
