@@ -23,7 +23,7 @@ def check(url: str, histories: int) -> None:
     clock = Clock()
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(PostgresStore(url, clock=clock))) for _ in range(2)]
-        store = cast(Store, Alternating(*stores))
+        store = cast("Store", Alternating(*stores))
         for number in range(histories):
             play(store, clock, random.getrandbits(32), STEPS, context=f"shop {number}")
         assert findings(store) == []

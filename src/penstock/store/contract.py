@@ -377,8 +377,8 @@ class Release(Operation):
 class Proposal:
     """The next allocation of a queue as a reader computed it.
 
-    `marker` is the position of the queue at that time, and `version` its version. Without `first` there was nothing up to `next`. `kind` says
-    where the allocation comes from.
+    `marker` is the position of the queue at that time, and `version` its version. Without `first` there was nothing up
+    to `next`. `kind` says where the allocation comes from.
     """
 
     kind: str
