@@ -3,18 +3,20 @@
 Consumers take, settle event by event, extend, give back and lose their leases; events come at once or are due later;
 the queue is paused, and its dead letters are put back or dropped. Whatever happens: an event is with one consumer at a
 time, and comes again until it is acknowledged or a dead letter, and not after. Of an ordered queue, the events of a key
-come in order, and to one consumer at a time.
+come in order, and to one consumer at a time. Meanwhile the queue gets other names and filters, is moved, deleted and
+made anew, and delivers again what it has delivered.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, field
 from random import Random
 from typing import Final
 
 from penstock import model
 from penstock.engine.queue_jobs import bury_exhausted, plan_settlement, propose, reviving
-from penstock.errors import AllocationLost, PenstockError
-from penstock.model import Event, Rest, Run
+from penstock.engine.queues import find_events, runs_of
+from penstock.errors import AllocationLost, InvalidRequest, PenstockError
+from penstock.model import Event, Rest, Run, Selection
 from penstock.store import Store
 from penstock.store.contract import (
     STALE,
@@ -23,11 +25,14 @@ from penstock.store.contract import (
     AllocateParts,
     ChangeQueue,
     DeclareQueue,
+    DeleteQueue,
     Extend,
     Held,
+    MoveQueue,
     Operation,
     QueueState,
     ReadLimits,
+    Reoffer,
     Result,
     Revive,
     Settle,
@@ -35,11 +40,19 @@ from penstock.store.contract import (
 from tests.store.kit import TICKS_PER_MS, Clock, append, attempt, do_one, event
 
 LIMITS: Final = ReadLimits()
-STREAMS: Final = ("a-1", "a-2", "b-1", "c")
+STREAMS: Final = ("a-1", "a-2", "b-1", "c", "-d")
 CONSUMERS: Final = ("ann", "bob", "cid", "original")
 """The last one asks as the original's consumers do: for one allocation at a time."""
 TTL_MS: Final = 1000
+STEPS: Final = 60
 ALLOCATE_ATTEMPTS: Final = 50
+FILTERS: Final = (
+    ("", Selection()),
+    ("a-", Selection()),
+    ("", Selection(("U",))),
+    ("", Selection(None, ("a-1", "b"))),
+    ("a", Selection(("T",), ("a-2", "b-"))),
+)
 
 
 @dataclass(eq=False)
@@ -61,8 +74,9 @@ class Known:
     due: int
     holder: Batch | None = None
     state: str = "open"
-    """open, done, dead or dropped."""
-    was_dead: bool = False
+    """open, done, dead or dropped; or passed over, because of the filter or a move."""
+    comes_back: bool = False
+    """It was a dead letter, or is delivered again: others of its key may have overtaken it."""
 
 
 @dataclass
@@ -72,14 +86,19 @@ class History:
     random: Random
     ordered: str = ""
     dead_after: int | None = None
+    context: str = "shop"
     known: dict[int, Known] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
     """What was done, for the message of a failure."""
     paused: bool = False
+    name: str = "work"
 
     def __post_init__(self) -> None:
-        declare = DeclareQueue("shop", "work", "", 1, self.ordered, dead_after=self.dead_after)
+        self.declare(1)
+
+    def declare(self, position: int) -> None:
+        declare = DeclareQueue(self.context, self.name, "", position, self.ordered, dead_after=self.dead_after)
         queue = do_one(self.store, declare)
         assert isinstance(queue, QueueState)
         self.queue = queue
@@ -90,6 +109,7 @@ class History:
             *(self.take,) * 6,
             *(self.settle,) * 4,
             *(self.wait, self.extend, self.pause, self.letters),
+            self.random.choice((self.refilter, self.move, self.rename, self.make_anew, self.replay, self.replay)),
         )
         for _ in range(steps):
             self.random.choice(actions)()
@@ -104,14 +124,21 @@ class History:
         for _ in range(self.random.randint(1, 4)):
             due = self.clock.ticks + self.random.choice((0, 0, 0, -500, 700, 2500)) * TICKS_PER_MS
             is_due = due != self.clock.ticks
-            made = model.event("T", b"body", due=model.times.datetime_of(due)) if is_due else event()
+            type = self.random.choice("TTU")
+            made = model.event(type, b"body", due=model.times.datetime_of(due)) if is_due else event(type=type)
             events.append(made)
             dues.append(due // 10 * 10 if is_due else 0)
-        appended = append(self.store, stream, events)
+        appended = append(self.store, stream, events, context=self.context)
         page = self.store.read_all(appended.position, model.EventFilter(), LIMITS, None)
         for one, due in zip(page.events, dues, strict=True):
-            self.known[one.position] = Known(one, self.queue.key_of(one.stream), due)
+            self.known[one.position] = Known(one, self.queue.key_of(one.stream), due, state=self._state_of(one))
         self.steps.append(f"append {stream} {[one.position for one in page.events]} due {dues}")
+
+    def _state_of(self, one: Event) -> str:
+        """Of an event that the queue has not come to."""
+        wanted = self.queue.wanted
+        is_wanted = wanted.wants_stream(self.context, one.stream) and (wanted.types is None or one.type in wanted.types)
+        return "open" if is_wanted else "passed over"
 
     def wait(self) -> None:
         ms = self.random.choice((1, 100, 600, TTL_MS, 3000))
@@ -122,8 +149,8 @@ class History:
         who = who or self.random.choice(CONSUMERS)
         several = who != CONSUMERS[-1]
         count = count or self.random.choice((1, 2, 5, 100))
-        request = model.SubscribeQueue("shop", "work", who, "", 0, count, TTL_MS, several=several)
-        given, events = self._allocated(request, count)
+        request = model.SubscribeQueue(self.context, self.name, who, "", 0, count, TTL_MS, several=several)
+        given, events = allocated(self.store, request, self.bury)
         self.steps.append(f"take {who} {count}: {[(*one[:3], one.deliveries) for one in given]}")
         if not given:
             assert not self._holds(who), f"{who} holds something and got nothing"
@@ -132,28 +159,6 @@ class History:
         assert sorted(one.position for one in events) == [one.position for one in events]
         self._delivered(who, given, events)
         return True
-
-    def _allocated(self, request: model.SubscribeQueue, count: int) -> tuple[tuple[Held, ...], list[Event]]:
-        """As the engine does: propose and carry out until a proposal holds."""
-        for _ in range(ALLOCATE_ATTEMPTS):
-            found = propose(self.store, request, None, count, LIMITS, None, None)
-            if found.is_exhausted:
-                self.bury()
-            elif found.operation is None:
-                if found.end:
-                    return (), []
-            else:
-                given = do_one(self.store, found.operation)
-                if found.empty:
-                    do_one(self.store, Settle(self.queue.id, request.subscriber, found.empty))
-                if given == STALE:
-                    continue
-                assert isinstance(found.operation, AllocateParts | Allocate)
-                if given:
-                    return tuple(one for one in _held(given) if one.run not in found.empty), found.events
-                if found.end:
-                    return (), []
-        raise AssertionError("no proposal came to an end")
 
     def _delivered(self, who: str, given: tuple[Held, ...], events: list[Event]) -> None:
         now = self.clock.ticks
@@ -180,7 +185,7 @@ class History:
             if known.key:
                 for other in self.known.values():
                     is_before = other.key == known.key and other.event.position < one.position
-                    is_open = other.state == "open" and not other.was_dead
+                    is_open = other.state == "open" and not other.comes_back
                     assert not (is_before and is_open) or other.event.position in positions, (
                         f"{one.position} overtakes {other.event.position}"
                     )
@@ -214,7 +219,7 @@ class History:
         rest = self.random.choice((Rest.DONE, Rest.DONE, Rest.DONE, Rest.RETRY, Rest.BACK))
         delay_ms = self.random.choice((None, 0, 300))
         request = model.SettleQueue(
-            *("shop", "work", who, batch.runs, rest, delay_ms, "", tuple(retries), tuple(buries))
+            *(self.context, self.name, who, batch.runs, rest, delay_ms, "", tuple(retries), tuple(buries))
         )
         is_lost = any(self.known[one.position].holder is not batch for one in batch.events)
         self.steps.append(f"settle {who} {batch.runs} {rest} {retries} {buries}")
@@ -280,7 +285,7 @@ class History:
     @staticmethod
     def _died(known: Known) -> None:
         assert known.state == "open"
-        known.state, known.was_dead, known.holder = "dead", True, None
+        known.state, known.comes_back, known.holder = "dead", True, None
 
     def letters(self) -> None:
         self.bury()
@@ -290,13 +295,84 @@ class History:
         if not chosen:
             return
         drop = self.random.random() < 0.3
-        request = model.PutBackLetters("shop", "work", chosen, drop)
+        request = model.PutBackLetters(self.context, self.name, chosen, drop)
         _, positions, parts = reviving(self.store, request, None)
         assert do_one(self.store, Revive(self.queue.id, positions, () if drop else parts)) == len(chosen)
         self.steps.append(f"{'drop' if drop else 'put back'} {chosen}")
         for position in chosen:
             known = self.known[position]
             known.state = "dropped" if drop else "open"
+
+    # -- another life of the queue
+
+    def _marker(self) -> int:
+        (found,) = self.store.find_queues(self.name, self.context)
+        self.queue = found
+        return found.position
+
+    def refilter(self) -> None:
+        """Refused while there are allocations; then other events come, from the marker on."""
+        marker = self._marker()
+        prefix, selection = self.random.choice(FILTERS)
+        outcome = attempt(self.store, ChangeQueue(self.queue.id, filter=prefix, selection=selection.text))
+        self.steps.append(f"filter {prefix} {selection} from {marker}: {outcome}")
+        assert isinstance(outcome, InvalidRequest) == bool(self.store.outstanding(self.queue.id))
+        if not isinstance(outcome, InvalidRequest):
+            self._marker()
+            self._begins_at(marker, passes_over=False)
+
+    def move(self) -> None:
+        position = self.random.randint(1, self.store.head() + 1)
+        do_one(self.store, MoveQueue(self.queue.id, position))
+        self.steps.append(f"move to {position}")
+        self._begins_at(position)
+
+    def rename(self) -> None:
+        self.name = self.random.choice(("work", "toil", "labour"))
+        do_one(self.store, ChangeQueue(self.queue.id, name=self.name))
+        self._marker()
+        self.steps.append(f"rename to {self.name}")
+
+    def make_anew(self) -> None:
+        """Delete it, with what consumers hold."""
+        assert do_one(self.store, DeleteQueue(self.queue.id)) is True
+        assert do_one(self.store, DeleteQueue(self.queue.id)) is False
+        assert self.store.find_queues(self.name, self.context) == []
+        assert self.store.letters(self.queue.id, 0, 10) == []
+        position = self.random.randint(1, self.store.head() + 1)
+        self.declare(position)
+        self.paused = False
+        self.steps.append(f"deleted and made anew at {position}")
+        self._begins_at(position)
+
+    def _begins_at(self, position: int, *, passes_over: bool = True) -> None:
+        """What lies before a position is over if the queue was moved; from there on all begins again."""
+        for one in self.known.values():
+            if one.event.position >= position:
+                one.state, one.comes_back, one.holder = self._state_of(one.event), False, None
+            elif passes_over:
+                one.state, one.comes_back, one.holder = "passed over", False, None
+
+    def replay(self) -> None:
+        """What is open comes anyway, dead letters stay; the rest of a range comes again."""
+        marker = self._marker()
+        if marker == 1:
+            return
+        first = self.random.randint(1, marker - 1)
+        last = self.random.randint(first, marker - 1)
+        request = model.ReplayQueue(self.context, self.name, first, last)
+        shared = self.store.shared_allocations(self.queue.id, first, last, 1000)
+        found = find_events(self.store, request, first, 1000, LIMITS, None)
+        runs = () if self.ordered else runs_of(found.events, shared, found.left_out, 1 << 20)
+        do_one(self.store, Reoffer(self.queue.id, runs, tuple(found.parts) if self.ordered else ()))
+        self.steps.append(f"replay {first} to {last}")
+        for position, known in self.known.items():
+            # An allocation of a queue that is not ordered has all between its ends.
+            is_shared = not self.ordered and any(one.first <= position <= one.last for one in shared)
+            is_wanted = self._state_of(known.event) == "open" and known.due <= self.clock.ticks
+            is_over = known.state in ("done", "dropped", "passed over")
+            if first <= position <= last and is_wanted and is_over and not is_shared:
+                known.state, known.comes_back = "open", True
 
     # -- the end
 
@@ -320,6 +396,31 @@ class History:
         assert do_one(self.store, Acknowledge(self.queue.id, "zoe", 1, None)) is False
 
 
+def allocated(
+    store: Store, request: model.SubscribeQueue, bury: Callable[[], None]
+) -> tuple[tuple[Held, ...], list[Event]]:
+    """As the engine does: propose and carry out until a proposal holds."""
+    for _ in range(ALLOCATE_ATTEMPTS):
+        found = propose(store, request, None, request.count, LIMITS, None, None)
+        if found.is_exhausted:
+            bury()
+        elif found.operation is None:
+            if found.end:
+                return (), []
+        else:
+            given = do_one(store, found.operation)
+            if found.empty:
+                do_one(store, Settle(found.queue.id, request.subscriber, found.empty))
+            if given == STALE:
+                continue
+            assert isinstance(found.operation, AllocateParts | Allocate)
+            if given:
+                return tuple(one for one in _held(given) if one.run not in found.empty), found.events
+            if found.end:
+                return (), []
+    raise AssertionError("no proposal came to an end")
+
+
 def _held(given: Result) -> Iterator[Held]:
     if isinstance(given, model.Allocation):
         yield Held(*astuple(given))
@@ -330,11 +431,11 @@ def _held(given: Result) -> Iterator[Held]:
             yield one
 
 
-def play(store: Store, clock: Clock, seed: int, steps: int) -> None:
+def play(store: Store, clock: Clock, seed: int, steps: int, context: str = "shop") -> None:
     """One history; a failure says what was done."""
     random = Random(seed)
     ordered = random.choice(("", "stream", "stream", "prefix:-"))
-    history = History(store, clock, random, ordered, random.choice((None, 1, 2, 3)))
+    history = History(store, clock, random, ordered, random.choice((None, 1, 2, 3)), context)
     try:
         history.run(steps)
     except Exception as error:

@@ -8,7 +8,7 @@ event that is due later gets an allocation of its own in every queue.
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -95,22 +95,22 @@ def propose(
     queue = lookup_queue(store, request.queue, request.context, view)
     if queue.ordered or queue.paused or request.several:
         return _propose_parts(store, queue, request, acknowledged, count, limits, present)
-    subscriber, wanted, now = request.subscriber, queue.wanted, store.now()
+    subscriber, now = request.subscriber, store.now()
     claim = store.claim(queue.id, subscriber, acknowledged)
     if claim is not None:
         kind = Proposal.OWN if claim.expires > now and claim.subscriber == subscriber else Proposal.EXPIRED
-        proposal = Proposal(kind, queue.position, queue.position, claim.first, claim.last, claim.count)
-        events = read_range(store, wanted, claim.first, claim.last)
+        proposal = Proposal(kind, queue.position, queue.position, claim.first, claim.last, claim.count, queue.version)
+        events, _ = events_of(store, queue, [Held(*astuple(claim))])
         return _single(queue, request, proposal, events, present)
-    found = gather(store, wanted, queue.position, count, limits)
+    found = gather(store, queue.wanted, queue.position, count, limits)
     if not found.events:
-        nothing = Proposal(Proposal.NOTHING, queue.position, found.next)
+        nothing = Proposal(Proposal.NOTHING, queue.position, found.next, version=queue.version)
         proposed = _single(queue, request, nothing, [], present)
         return proposed._replace(end=found.end, expires_in=_expires_in(store, queue, now))
     if any(due_of(event) > now for event in found.events):
         return _propose_parts(store, queue, request, acknowledged, count, limits, present)
     first, last = found.events[0].position, found.events[-1].position
-    fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))
+    fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events), queue.version)
     return _single(queue, request, fresh, found.events, present)
 
 
@@ -146,7 +146,8 @@ def _propose_parts(
     present: EventEncoder | None,
 ) -> Proposed:
     """What the subscriber holds; else what others have given back or let expire, and then what comes next."""
-    base = AllocateParts(queue.id, request.subscriber, request.ttl_ms, queue.position, queue.position)
+    marker, version = queue.position, queue.version
+    base = AllocateParts(queue.id, request.subscriber, request.ttl_ms, marker, marker, version=version)
     now = store.now()
     own = [one for one in store.held(queue.id, request.subscriber) if one.first != acknowledged]
     if own:
@@ -155,9 +156,9 @@ def _propose_parts(
         return Proposed(queue, operation, *presented(events, present), empty=_empty_of(queue, own, events))
     if queue.paused:
         return Proposed(queue, None, *presented([], present))
-    if store.exhausted(queue.id, 1):
-        return Proposed(queue, None, *presented([], present), end=False, is_exhausted=True)
     taken = list(_first_of(store.available(queue.id, count if request.several else 1), count))
+    if queue.dead_after is not None and any(one.deliveries >= queue.dead_after for one in taken):
+        return Proposed(queue, None, *presented([], present), end=False, is_exhausted=True)
     events, taken = events_of(store, queue, taken, limits.bytes_max)
     held: list[Part] = []
     kept: list[Part] = []
@@ -246,7 +247,8 @@ def _neighbours(rows: Sequence[Held]) -> Iterator[list[Held]]:
     group: list[Held] = []
     end = 0
     for one in sorted(rows):
-        if group and not (one.key and group[0].key and one.last - end <= NEAR_POSITIONS):
+        is_near = one.key and group and group[0].key and one.last - end <= NEAR_POSITIONS
+        if group and not (is_near and _is_single(one) == _is_single(group[0])):
             yield group
             group = []
         end = max(end, one.last) if group else one.last
@@ -255,8 +257,13 @@ def _neighbours(rows: Sequence[Held]) -> Iterator[list[Held]]:
         yield group
 
 
+def _is_single(one: Held) -> bool:
+    return one.first == one.last
+
+
 def _wanted_of(queue: QueueState, rows: Sequence[Held]) -> EventFilter:
-    wanted = queue.wanted
+    # An allocation of one event has that one, even if it passed an earlier filter and was a dead letter since.
+    wanted = EventFilter(queue.context) if _is_single(rows[0]) else queue.wanted
     if len(rows) > 1 or not rows[0].key.startswith(wanted.prefix):
         return wanted
     return EventFilter(wanted.context, rows[0].key, wanted.types, wanted.within)

@@ -10,9 +10,11 @@ them before anything new.
 
 import asyncio
 import random
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from penstock import model
@@ -331,14 +333,16 @@ class QueueRequests:
                 # All events of these were erased: allocate and acknowledge them at once.
                 operations.append(contract.Settle(queue.id, subscriber, found.empty))
             results = await self._context.write(Transaction(tuple(operations))) if operations else []
-            if acknowledged is not None:
+            if has_acknowledged := acknowledged is not None:
                 self._wake(queue)
                 results = results[1:]
             acknowledged = None
+            # If nothing was acknowledged, the consumer has that still; else there may be more of that key now.
+            is_last = found.end and not found.empty and not has_acknowledged
             if found.is_exhausted:
                 await self._bury(queue)
             elif found.operation is None:
-                if found.end:
+                if is_last:
                     return (), found
             elif results[0] == contract.STALE:
                 stale += 1
@@ -346,7 +350,7 @@ class QueueRequests:
                     await asyncio.sleep(random.uniform(0, min(stale * STALE_S, STALE_S_MAX)))  # noqa: S311
             else:
                 given = tuple(one for one in _allocations(results[0]) if (one.first, one.last) not in found.empty)
-                if given or (found.end and not found.empty):
+                if given or is_last:
                     return given, found
         raise QueueContended(request.queue)
 
@@ -432,8 +436,8 @@ class EventsFound(NamedTuple):
     end: bool
     parts: list[Part]
     """Of an ordered queue, what of the events it can deliver again."""
-    left_out: int
-    """Dead letters among them, and what an ordered queue delivers again anyway."""
+    left_out: list[int]
+    """The others: dead letters, and what is due later; of an ordered queue also what it delivers again anyway."""
 
 
 def find_events(
@@ -442,11 +446,17 @@ def find_events(
     """Up to `count` events from a position on, or as many as one step finds."""
     queue, last = lookup_queue(store, request.queue, request.context, view), request.last
     page = gather(store, queue.wanted, first, count, limits, last)
+    # What becomes a dead letter meanwhile was allocated when that was read, before.
+    parts = queue_jobs.parts_again(store, queue, page.events)
     dead = {one.position for one in store.letters_at(queue.id, [event.position for event in page.events])}
-    alive = [event for event in page.events if event.position not in dead]
+    now = store.now()
+    alive = [event for event in page.events if event.position not in dead and queue_jobs.due_of(event) <= now]
     events = [(event.position, size_of([event])) for event in alive]
-    parts = queue_jobs.parts_again(store, queue, alive)
-    left_out = len(page.events) - len(parts if queue.ordered else events)
+    again = {event.position for event in alive}
+    parts = [one for one in parts if one.first in again]
+    if queue.ordered:
+        again = {one.first for one in parts}
+    left_out = [event.position for event in page.events if event.position not in again]
     return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last, parts, left_out)
 
 
@@ -468,6 +478,9 @@ class ReplayRequests:
         raise QueueContended(request.queue)
 
     async def _attempt(self, request: model.ReplayQueue, caller: Caller) -> model.Replayed:
+        queue = await self._context.pool.run(queue_jobs.lookup_queue, request.queue, request.context, caller.view)
+        asked = (queue.id, request.first, request.last, QUEUE_ALLOCATIONS_MAX)
+        shared = await self._context.pool.run(jobs.ask_store, Store.shared_allocations, *asked)
         found = await self._find(request, caller)
         number, (allocations, waiting) = found.queue.id, found.waiting
         # The store knows that a mark was used, and nothing else.
@@ -479,27 +492,24 @@ class ReplayRequests:
             except QueueContended:
                 return model.Replayed(0, 0, waiting, is_full=True)
             return repeated
-        asked = (number, request.first, request.last, QUEUE_ALLOCATIONS_MAX)
-        shared = await self._context.pool.run(jobs.ask_store, Store.shared_allocations, *asked)
-        runs = runs_of(found.events, shared, self._context.limits.bytes_max)
-        if found.queue.ordered:
-            runs = ()
+        runs = () if queue.ordered else runs_of(found.events, shared, found.left_out, self._context.limits.bytes_max)
+        left_out = len(found.left_out)
         if not runs and not found.parts and request.mark is None:
-            return model.Replayed(0, found.left_out + (0 if found.queue.ordered else len(found.events)), waiting)
+            return model.Replayed(0, left_out + (0 if queue.ordered else len(found.events)), waiting)
         reoffer = contract.Reoffer(number, runs, tuple(found.parts))
         (done,) = await self._context.write(Transaction((reoffer,), request.mark))
         if done is None:
             return repeated
         self._context.wakeups.wake_all(found.queue.context)
-        events = len(found.parts) if found.queue.ordered else sum(count for _, _, count in runs)
-        left_out = found.left_out if found.queue.ordered else len(found.events) - events + found.left_out
+        events = len(found.parts) if queue.ordered else sum(count for _, _, count in runs)
+        left_out += 0 if queue.ordered else len(found.events) - events
         return model.Replayed(events, left_out, waiting + events)
 
     async def _find(self, request: model.ReplayQueue, caller: Caller) -> EventsFound:
         """All events of the range; LimitExceeded if there are too many."""
         events: list[tuple[int, int]] = []
         parts: list[Part] = []
-        left_out = 0
+        left_out: list[int] = []
         position = request.first
         while True:
             asked = (request, position, REPLAY_EVENTS_MAX + 1 - len(events), self._context.limits, caller.view)
@@ -517,11 +527,16 @@ class ReplayRequests:
             position = found.next
 
 
-def runs_of(events: list[tuple[int, int]], shared: list[model.Allocation], bytes_max: int) -> tuple[Run, ...]:
-    """The events that are in no allocation, in runs for one allocation each."""
+def runs_of(
+    events: list[tuple[int, int]], shared: list[model.Allocation], left_out: list[int], bytes_max: int
+) -> tuple[Run, ...]:
+    """The events that are in no allocation, in runs for one allocation each, with nothing between that is left out."""
     runs: list[Run] = []
-    # Between two allocations, before the first and behind the last; no two of them share a position.
-    ends = [0, *(end for one in shared for end in (one.first, one.last)), 1 << 63]
+    taken = [(one.first, one.last) for one in shared]
+    before = [bisect_right(taken, position, key=itemgetter(0)) for position in left_out]
+    alone = [(one, one) for one, at in zip(left_out, before, strict=True) if not at or taken[at - 1][1] < one]
+    # Between two of these, before the first and behind the last; no two of them share a position.
+    ends = [0, *(end for one in sorted(taken + alone) for end in one), 1 << 63]
     for low, high in list(pairwise(ends))[::2]:
         runs += _batches([event for event in events if low < event[0] < high], bytes_max)
     return tuple(runs)

@@ -348,9 +348,13 @@ BY_PREFIX: Final = "prefix:"
 
 def order_key(ordered: str, stream: str) -> str:
     """What a queue orders the events of a stream by; empty if it is not ordered."""
-    if not ordered or ordered == BY_STREAM:
-        return stream if ordered else ""
-    return stream.partition(ordered.removeprefix(BY_PREFIX))[0]
+    if not ordered:
+        return ""
+    if ordered == BY_STREAM:
+        return stream
+    separator = ordered.removeprefix(BY_PREFIX)
+    # No other key has the separator in it.
+    return stream.partition(separator)[0] or separator
 
 
 class Run(NamedTuple):

@@ -104,6 +104,8 @@ class QueueState:
     retry: str = ""
     paused: int = 0
     dead_after: int | None = field(default=None, compare=False)
+    version: int = 0
+    """Changes with what it hands out, and whether it does."""
 
     @property
     def wanted(self) -> EventFilter:
@@ -367,8 +369,8 @@ class Release(Operation):
 class Proposal:
     """The next allocation of a queue as a reader computed it.
 
-    `marker` is the position of the queue at that time. Without `first` there was nothing up to `next`. `kind` says
-    where the allocation comes from.
+    `marker` is the position of the queue at that time, and `version` its version. Without `first` there was nothing up
+    to `next`. `kind` says where the allocation comes from.
     """
 
     kind: str
@@ -377,6 +379,7 @@ class Proposal:
     first: int = 0
     last: int = 0
     count: int = 0
+    version: int = 0
 
     OWN: ClassVar[str] = "own"
     EXPIRED: ClassVar[str] = "expired"
@@ -415,6 +418,7 @@ class AllocateParts(Operation):
     taken: tuple[Run, ...] = ()
     held: tuple[Part, ...] = ()
     kept: tuple[Part, ...] = ()
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -382,11 +382,11 @@ SELECT %(name)s, %(context)s, %(filter)s, %(position)s, %(ordered)s, %(selection
 WHERE NOT EXISTS (SELECT FROM queues WHERE name = %(name)s AND context = %(context)s);
 
 -- name: queue
-SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after
+SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after, version
 FROM queues WHERE name = %(name)s AND context = %(context)s;
 
 -- name: queues_named
-SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after
+SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after, version
 FROM queues WHERE name = %(name)s LIMIT %(limit)s;
 
 -- name: set_dead_rule
@@ -395,20 +395,23 @@ UPDATE queues SET dead_after = %(dead_after)s::bigint WHERE id = %(id)s RETURNIN
 -- name: change_queue
 UPDATE queues SET name = coalesce(%(name)s::text, name), paused = coalesce(%(paused)s::bigint, paused),
     retry = coalesce(%(retry)s::text, retry), filter = coalesce(%(filter)s::text, filter),
-    selection = coalesce(%(selection)s::text, selection)
+    selection = coalesce(%(selection)s::text, selection), version = version + 1
 WHERE id = %(id)s RETURNING id;
 
 -- name: delete_queue
 DELETE FROM queues WHERE id = %(id)s RETURNING id;
 
 -- name: queue_state
-SELECT name, context, position, outstanding FROM queues WHERE id = %(id)s;
+SELECT name, context, position, outstanding, version FROM queues WHERE id = %(id)s;
 
 -- name: move_queue
 UPDATE queues SET position = %(position)s WHERE id = %(id)s RETURNING id;
 
 -- name: drop_allocations
-DELETE FROM allocations WHERE queue_id = %(id)s;
+WITH gone AS (
+    DELETE FROM allocations WHERE queue_id = %(id)s
+)
+UPDATE queues SET outstanding = 0 WHERE id = %(id)s;
 
 -- name: queues
 SELECT id, context, name, filter, position,
@@ -441,7 +444,7 @@ LIMIT 1;
 
 -- name: allocate
 WITH queue AS (
-    SELECT id, position, dead_after, outstanding AS number FROM queues WHERE id = %(queue_id)s
+    SELECT id, position, dead_after, outstanding AS number, version FROM queues WHERE id = %(queue_id)s
 ), own AS (
     SELECT first, last, count, subscriber, expires, deliveries FROM allocations
     WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND expires > %(now)s
@@ -454,22 +457,23 @@ WITH queue AS (
     SELECT * FROM own UNION ALL SELECT * FROM expired WHERE NOT EXISTS (SELECT FROM own)
 ), taken_over AS (
     UPDATE allocations SET subscriber = %(subscriber)s, expires = %(expires)s, deliveries = allocations.deliveries + 1
-    FROM claim
-    WHERE queue_id = %(queue_id)s AND allocations.first = claim.first AND claim.expires <= %(now)s
+    FROM claim, queue
+    WHERE queue_id = %(queue_id)s AND queue.version = %(version)s AND allocations.first = claim.first AND claim.expires <= %(now)s
       AND %(kind)s = 'expired'
       AND (claim.first, claim.last, claim.count) = (%(first)s, %(last)s, %(count)s)
 ), fresh AS (
     INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
     SELECT id, %(first)s, %(last)s, %(count)s, %(subscriber)s, %(expires)s, 1 FROM queue
     WHERE %(kind)s = 'fresh' AND position = %(marker)s AND number < %(allocations_max)s
-      AND NOT EXISTS (SELECT FROM claim)
+      AND version = %(version)s AND NOT EXISTS (SELECT FROM claim)
     RETURNING queue_id
 ), moved AS (
-    UPDATE queues SET position = %(next)s
+    UPDATE queues SET position = %(next)s, outstanding = outstanding + (SELECT count(*) FROM fresh)
     WHERE id = %(queue_id)s AND position = %(marker)s AND position <> %(next)s AND NOT EXISTS (SELECT FROM claim)
+      AND version = %(version)s
       AND (%(kind)s = 'nothing' OR EXISTS (SELECT FROM fresh))
 )
-SELECT queue.position, queue.number, claim.first, claim.last, claim.count, claim.subscriber, claim.expires, claim.deliveries
+SELECT queue.position, queue.number, queue.version, claim.first, claim.last, claim.count, claim.subscriber, claim.expires, claim.deliveries
 FROM queue LEFT JOIN claim ON true;
 
 -- name: dead_letters
@@ -497,6 +501,9 @@ WITH queue AS (
     SELECT id, first, last, count, '', %(now)s, 0 FROM queue, wanted
     WHERE NOT EXISTS (SELECT FROM shared) AND (SELECT max(last) FROM wanted) < position
       AND number + (SELECT count(*) FROM wanted) <= %(allocations_max)s
+    RETURNING queue_id
+), counted AS (
+    UPDATE queues SET outstanding = outstanding + (SELECT count(*) FROM added) WHERE id IN (SELECT queue_id FROM added)
 )
 SELECT name, number, EXISTS (SELECT FROM shared) OR (SELECT max(last) FROM wanted) >= position FROM queue;
 
@@ -527,10 +534,13 @@ ORDER BY expires LIMIT 1;
 SELECT name FROM queues WHERE id = %(id)s;
 
 -- name: acknowledge
-DELETE FROM allocations
-WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = coalesce(%(last)s::bigint, last)
-  AND subscriber = %(subscriber)s
-RETURNING first;
+WITH gone AS (
+    DELETE FROM allocations
+    WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = coalesce(%(last)s::bigint, last)
+      AND subscriber = %(subscriber)s
+    RETURNING queue_id
+)
+UPDATE queues SET outstanding = outstanding - 1 WHERE id IN (SELECT queue_id FROM gone) RETURNING id;
 
 -- name: release
 UPDATE allocations SET expires = least(expires, %(now)s),
@@ -547,7 +557,6 @@ WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND expires > %(no
 -- name: available
 SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
 WHERE queue_id = %(queue_id)s AND expires <= %(now)s
-  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1)
 ORDER BY expires, first LIMIT %(limit)s;
 
 -- name: exhausted
@@ -562,20 +571,23 @@ FROM jsonb_array_elements(%(runs)s::jsonb) AS run (value)
 JOIN allocations a ON queue_id = %(queue_id)s AND first = (value ->> 0)::bigint AND last = (value ->> 1)::bigint;
 
 -- name: keys_in_use
-SELECT DISTINCT key FROM allocations
-WHERE queue_id = %(queue_id)s AND key <> '' AND key IN (SELECT jsonb_array_elements_text(%(keys)s::jsonb));
+SELECT wanted FROM jsonb_array_elements_text(%(keys)s::jsonb) AS wanted
+WHERE EXISTS (SELECT FROM allocations WHERE queue_id = %(queue_id)s AND key <> '' AND key = wanted);
 
 -- name: of_keys
 SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
 WHERE queue_id = %(queue_id)s AND key <> '' AND key IN (SELECT jsonb_array_elements_text(%(keys)s::jsonb));
 
 -- name: add_parts
-INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries, key, due)
-SELECT %(queue_id)s, (value ->> 0)::bigint, (value ->> 1)::bigint, (value ->> 2)::bigint, value ->> 3, (value ->> 4)::bigint,
-    (value ->> 5)::bigint, value ->> 6, (value ->> 7)::bigint
-FROM jsonb_array_elements(%(parts)s::jsonb) AS part (value)
-ON CONFLICT DO NOTHING
-RETURNING first;
+WITH added AS (
+    INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries, key, due)
+    SELECT %(queue_id)s, (value ->> 0)::bigint, (value ->> 1)::bigint, (value ->> 2)::bigint, value ->> 3,
+        (value ->> 4)::bigint, (value ->> 5)::bigint, value ->> 6, (value ->> 7)::bigint
+    FROM jsonb_array_elements(%(parts)s::jsonb) AS part (value)
+    ON CONFLICT DO NOTHING
+    RETURNING queue_id
+)
+UPDATE queues SET outstanding = outstanding + (SELECT count(*) FROM added) WHERE id IN (SELECT queue_id FROM added);
 
 -- name: take_runs
 UPDATE allocations SET subscriber = %(subscriber)s, expires = %(expires)s, deliveries = deliveries + 1
@@ -589,18 +601,21 @@ WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s
 RETURNING first;
 
 -- name: end_runs
-DELETE FROM allocations WHERE queue_id = %(queue_id)s
-  AND first IN (SELECT (value ->> 0)::bigint FROM jsonb_array_elements(%(runs)s::jsonb) AS run (value));
+WITH gone AS (
+    DELETE FROM allocations WHERE queue_id = %(queue_id)s
+      AND first IN (SELECT (value ->> 0)::bigint FROM jsonb_array_elements(%(runs)s::jsonb) AS run (value))
+    RETURNING queue_id
+)
+UPDATE queues SET outstanding = outstanding - (SELECT count(*) FROM gone) WHERE id IN (SELECT queue_id FROM gone);
 
 -- The first of each key that has nothing to hand out becomes available when it is due.
 
 -- name: promote
 UPDATE allocations SET expires = greatest(due, %(now)s)
 WHERE queue_id = %(queue_id)s AND expires = 4611686018427387904 AND first IN (
-    SELECT min(first) FROM allocations
-    WHERE queue_id = %(queue_id)s AND key <> '' AND key IN (SELECT jsonb_array_elements_text(%(keys)s::jsonb))
-    GROUP BY key HAVING min(expires) = 4611686018427387904)
-RETURNING first;
+    SELECT (SELECT first FROM allocations WHERE queue_id = %(queue_id)s AND key <> '' AND key = begun
+        ORDER BY expires, first LIMIT 1)
+    FROM jsonb_array_elements_text(%(keys)s::jsonb) AS begun);
 
 -- name: add_letters
 INSERT INTO dead_letters (queue_id, position, stream, sequence, deliveries, subscriber, reason, died)
@@ -905,6 +920,10 @@ WHERE queue_id NOT IN (SELECT id FROM queues) OR position < 1 OR position > %(he
 -- name: stray_queues
 SELECT id, context, name, position FROM queues WHERE position < 1 OR position > %(head)s + 1;
 
+-- name: miscounted_queues
+SELECT id, context, name, outstanding FROM queues
+WHERE outstanding <> (SELECT count(*) FROM allocations WHERE queue_id = id);
+
 -- name: stray_subscriptions
 SELECT id, subscriber, position FROM subscriptions WHERE position < 1 OR position > %(head)s + 1;
 
@@ -1071,6 +1090,9 @@ SELECT setval(pg_get_serial_sequence('subscriptions', 'id'), (SELECT coalesce(ma
     setval(pg_get_serial_sequence('queues', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM queues), false),
     setval(pg_get_serial_sequence('iterators', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM iterators), false),
     setval(pg_get_serial_sequence('erasures', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM erasures), false);
+
+-- name: count_allocations
+UPDATE queues SET outstanding = (SELECT count(*) FROM allocations WHERE queue_id = id);
 
 -- name: is_used
 SELECT EXISTS (SELECT FROM records) OR EXISTS (SELECT FROM subscriptions) OR EXISTS (SELECT FROM queues)

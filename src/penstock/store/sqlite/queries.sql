@@ -172,11 +172,11 @@ VALUES (:name, :context, :filter, :position, :ordered, :selection, :retry, :dead
 ON CONFLICT DO NOTHING;
 
 -- name: queue
-SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after
+SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after, version
 FROM queues WHERE name = :name AND context = :context;
 
 -- name: queues_named
-SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after
+SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after, version
 FROM queues WHERE name = :name LIMIT :limit;
 
 -- name: queue_name
@@ -187,14 +187,15 @@ UPDATE queues SET dead_after = :dead_after WHERE id = :id RETURNING id;
 
 -- name: change_queue
 UPDATE queues SET name = coalesce(:name, name), paused = coalesce(:paused, paused), retry = coalesce(:retry, retry),
-    filter = coalesce(:filter, filter), selection = coalesce(:selection, selection)
+    filter = coalesce(:filter, filter), selection = coalesce(:selection, selection),
+    version = version + 1
 WHERE id = :id RETURNING id;
 
 -- name: delete_queue
 DELETE FROM queues WHERE id = :id RETURNING id;
 
 -- name: queue_state
-SELECT name, context, position, outstanding FROM queues WHERE id = :id;
+SELECT name, context, position, outstanding, version FROM queues WHERE id = :id;
 
 -- name: move_queue
 UPDATE queues SET position = :position WHERE id = :id RETURNING id;
@@ -229,7 +230,7 @@ LIMIT 1;
 -- What a proposal is compared with: the marker, the number of allocations, and the claim.
 
 -- name: allocate
-SELECT position, outstanding, claim.*
+SELECT position, outstanding, version, claim.*
 FROM queues LEFT JOIN (
     SELECT * FROM (
         SELECT first, last, count, subscriber, expires, deliveries FROM allocations
@@ -318,7 +319,6 @@ WHERE queue_id = :queue_id AND subscriber = :subscriber AND expires > :now ORDER
 -- name: available
 SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations INDEXED BY allocations_by_expiry
 WHERE queue_id = :queue_id AND expires <= :now
-  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
 ORDER BY expires, first LIMIT :limit;
 
 -- name: exhausted
@@ -332,8 +332,8 @@ SELECT first, last, count, a.subscriber, expires, deliveries, a.key
 FROM json_each(:runs) AS run JOIN allocations a ON queue_id = :queue_id AND first = run.value ->> 0 AND last = run.value ->> 1;
 
 -- name: keys_in_use
-SELECT DISTINCT key FROM allocations
-WHERE queue_id = :queue_id AND key <> '' AND key IN (SELECT value FROM json_each(:keys));
+SELECT value FROM json_each(:keys)
+WHERE EXISTS (SELECT 1 FROM allocations WHERE queue_id = :queue_id AND key <> '' AND key = value);
 
 -- name: of_keys
 SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
@@ -343,8 +343,7 @@ WHERE queue_id = :queue_id AND key <> '' AND key IN (SELECT value FROM json_each
 INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries, key, due)
 SELECT :queue_id, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
 FROM json_each(:parts) WHERE true
-ON CONFLICT DO NOTHING
-RETURNING first;
+ON CONFLICT DO NOTHING;
 
 -- name: take_runs
 UPDATE allocations SET subscriber = :subscriber, expires = :expires, deliveries = deliveries + 1
@@ -363,10 +362,9 @@ DELETE FROM allocations WHERE queue_id = :queue_id AND first IN (SELECT value ->
 -- name: promote
 UPDATE allocations SET expires = max(due, :now)
 WHERE queue_id = :queue_id AND expires = 1 << 62 AND first IN (
-    SELECT min(first) FROM allocations
-    WHERE queue_id = :queue_id AND key <> '' AND key IN (SELECT value FROM json_each(:keys))
-    GROUP BY key HAVING min(expires) = 1 << 62)
-RETURNING first;
+    SELECT (SELECT first FROM allocations WHERE queue_id = :queue_id AND key <> '' AND key = value
+        ORDER BY expires, first LIMIT 1)
+    FROM json_each(:keys));
 
 -- name: add_letters
 INSERT INTO dead_letters (queue_id, position, stream, sequence, deliveries, subscriber, reason, died)
@@ -644,6 +642,10 @@ WHERE queue_id NOT IN (SELECT id FROM queues) OR position < 1 OR position > :hea
 
 -- name: stray_queues
 SELECT id, context, name, position FROM queues WHERE position < 1 OR position > :head + 1;
+
+-- name: miscounted_queues
+SELECT id, context, name, outstanding FROM queues
+WHERE outstanding <> (SELECT count(*) FROM allocations WHERE queue_id = id);
 
 -- name: stray_subscriptions
 SELECT id, subscriber, position FROM subscriptions WHERE position < 1 OR position > :head + 1;

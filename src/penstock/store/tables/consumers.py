@@ -117,10 +117,10 @@ def requeue(db: Database, op: contract.Requeue, now: int) -> Deferred:
 
 
 def allocated(op: contract.Allocate, rows: list[Any], now: int, expires: int) -> Allocation | str | None:
-    """The answer to a proposal, from the state of the queue: its marker, its allocations, and the current claim."""
+    """The answer to a proposal, from the state of the queue: marker, allocations, version, and the claim."""
     if not rows:
         raise QueueNotFound(str(op.queue))
-    marker, live, *claimed = rows[0]
+    marker, live, version, *claimed = rows[0]
     proposal = op.proposal
     if claimed[0] is not None:
         claim = Allocation(*claimed)
@@ -129,8 +129,13 @@ def allocated(op: contract.Allocate, rows: list[Any], now: int, expires: int) ->
             return contract.STALE
         if kind == contract.Proposal.OWN:
             return claim
+        if proposal.version != version:
+            return contract.STALE
         return Allocation(claim.first, claim.last, claim.count, op.subscriber, expires, claim.deliveries + 1)
-    if proposal.kind not in (contract.Proposal.FRESH, contract.Proposal.NOTHING) or proposal.marker != marker:
+    if proposal.kind not in (contract.Proposal.FRESH, contract.Proposal.NOTHING) or (
+        proposal.marker,
+        proposal.version,
+    ) != (marker, version):
         return contract.STALE
     if proposal.kind == contract.Proposal.NOTHING:
         return None
@@ -162,6 +167,8 @@ def allocate_parts(db: Database, op: contract.AllocateParts, now: int, expires: 
     held = tuple(Held(*row) for row in db.rows("held", {**holds, "now": now}))
     if held or op.own:
         return held if tuple(one.run for one in held) == op.own else contract.STALE
+    if op.version != state[4]:
+        return contract.STALE
     taken = _runs(db, op.queue, op.taken)
     if len(taken) != len(op.taken) or any(one.expires > now for one in taken):
         return contract.STALE
@@ -215,17 +222,17 @@ def _is_ended_by(one: Held, subscriber: str | None, now: int) -> bool:
     return one.expires <= now if subscriber is None else one.subscriber == subscriber
 
 
-def _put_back(db: Database, queue: int, parts: Sequence[contract.Part], keys: Sequence[str], now: int) -> list[Any]:
-    """Add allocations for the next consumers, and let the first of each key go. Answers what was added."""
+def _put_back(db: Database, queue: int, parts: Sequence[contract.Part], keys: Sequence[str], now: int) -> None:
+    """Add allocations for the next consumers, and let the first of each key go."""
     rows = [
         (*one[:3], "", contract.WAITING if one.key else max(one.due, now), one.deliveries, one.key, one.due)
         for one in parts
     ]
-    added = db.rows("add_parts", {"queue_id": queue, "parts": json.dumps(rows)}) if rows else []
+    if rows:
+        db.later("add_parts", {"queue_id": queue, "parts": json.dumps(rows)})
     begun = {*keys, *(one.key for one in parts)} - {""}
     if begun:
         db.later("promote", {"queue_id": queue, "keys": json.dumps([*begun]), "now": now})
-    return added
 
 
 def _lost(db: Database, queue: int, runs: Sequence[contract.Run], mine: Sequence[Held]) -> AllocationLost:
@@ -256,7 +263,7 @@ def change_queue(db: Database, op: contract.ChangeQueue) -> bool:
     state = db.row("queue_state", {"id": op.queue})
     if state is None:
         raise QueueNotFound(str(op.queue))
-    name, context, _, outstanding = state
+    name, context, _, outstanding, _ = state
     if op.name not in (None, name) and db.row("queue", {"name": op.name, "context": context}) is not None:
         raise QueueExists(str(op.name), context)
     if outstanding and (op.filter is not None or op.selection is not None):
