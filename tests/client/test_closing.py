@@ -14,6 +14,7 @@ import penstock
 from penstock import Client
 from penstock.client import Access, Queue, Subscription, Transaction
 from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed
+from penstock.model import RetryPolicy
 from tests.client.conftest import MAKERS, NETWORKS, WAYS, Connect, Way, end, url_of
 from tests.client.fakes import FakeMq
 from tests.client.support import fill, one, some
@@ -88,7 +89,7 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "Queue.put_back_all": queue.put_back_all,
         "Queue.drop_dead": queue.drop_dead,
         "Queue.extend": lambda: queue.extend(batch),
-        "Queue.retry": queue.retry,
+        "Queue.set_retry": lambda: queue.set_retry(RetryPolicy()),
         "Queue.pause": queue.pause,
         "Queue.resume": queue.resume,
         "Queue.rename": lambda: queue.rename("other"),
@@ -141,7 +142,8 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
         *("take", "declare", "acknowledge", "release", "settle", "next"),
         *("give_back", "reset", "dead_after", "dead_letters", "put_back", "put_back_all", "drop_dead", "replay"),
-        *("extend", "retry", "pause", "resume", "rename", "delete", "set_filter", "another", "ttl"),
+        *("extend", "set_retry", "pause", "resume", "rename", "delete", "set_filter", "another"),
+        *("context", "name", "count", "subscriber", "ttl"),
     }
     assert {name for name in vars(Access) if not name.startswith("_")} == {
         *("put", "revoke", "issue_token", "add_credential", "revoke_credential", "principals", "credentials")

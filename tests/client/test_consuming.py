@@ -179,7 +179,7 @@ def fail_with(queue: Queue) -> None:
 def test_a_batch_is_released_when_the_body_fails(client: Client, other: Client, context: str) -> None:
     fill(client, context, "s", 5)
     with pytest.raises(Failed):
-        fail_with(client.queue(context, "work", count=3, ttl=600, retry=RetryPolicy(delay=0.01)))
+        fail_with(client.queue(context, "work", count=3, ttl=600, retry=RetryPolicy(delay=0)))
     with other.queue(context, "work", count=3).next(wait=20) as batch:
         assert numbers(batch) == [1, 2, 3]
         assert [batch.attempt(one) for one in batch] == [2, 2, 2]

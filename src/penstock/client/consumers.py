@@ -7,13 +7,22 @@ from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
+from math import inf
 from typing import Final, Self
 from uuid import uuid4
 
 from penstock import model
 from penstock.client.calls import Calls, append_of, flattened, refusal_of
 from penstock.client.reader import WAIT_S_MAX
-from penstock.errors import AllocationLost, InvalidRequest, PenstockError, QueueNotFound, Retry, SubscriptionMoved
+from penstock.errors import (
+    AllocationLost,
+    ClientClosed,
+    InvalidRequest,
+    PenstockError,
+    QueueNotFound,
+    Retry,
+    SubscriptionMoved,
+)
 from penstock.model import ANY, Append, Appended, Delivery, Done, Event, NewEvent, QueueReceipt, ticks_of_time
 
 DELIVERIES_MAX: Final = 10
@@ -24,6 +33,8 @@ GIVE_BACK_S_MAX: Final = 3.0
 """How long an interrupted consumer may take to release its batch."""
 EXTENSIONS_PER_TTL: Final = 3
 """How often a lease is extended in the time that it lasts."""
+ATTEMPTS_PER_TTL: Final = 12
+"""How soon after a failure the client tries again to extend it."""
 DELAY_S_MAX: Final = 7 * 24 * 3600.0
 REASON_CHARACTERS_MAX: Final = 1000
 NO_ALLOCATION: Final = -1
@@ -129,7 +140,7 @@ class AsyncSubscription:
 class QueueBatch(list[Event]):
     """Events of a queue that this consumer holds until it acknowledges or releases them, or its lease expires.
 
-    What `retry` and `bury` say of single events is carried out when the batch is acknowledged or released.
+    What `retry`, `bury` and `give_back` say of single events is carried out when the batch is acknowledged or released.
     """
 
     def __init__(self, delivery: Delivery, now: float, ttl: float) -> None:
@@ -137,34 +148,60 @@ class QueueBatch(list[Event]):
         self.runs = tuple(model.Run(one.first, one.last) for one in delivery.runs)
         self.ordered = delivery.ordered
         self.is_settled = not self.runs
-        self.expires = now + ttl
-        """When the lease expires, by the clock of this process."""
+        """Whether it was acknowledged or released, or is empty."""
+        self.is_lost = False
+        """Whether the client knows already that other consumers may have it; then work on it is wasted."""
         self.outcomes: dict[int, model.Retried | model.Buried] = {}
-        self._where = delivery.context, delivery.queue, delivery.subscriber
-        self._deliveries = [(one.first, one.last, one.deliveries) for one in delivery.runs]
+        self._expires = now + ttl
+        self.subscriber = delivery.subscriber
+        self._queue = delivery.context, delivery.queue
+        keys = {event.position: self.key_of(event) for event in delivery.events}
+        # Runs of several keys may overlap. A run begins and ends with events of its own key, if they are not erased.
+        self._runs = [
+            (one.first, one.last, keys.get(one.first, keys.get(one.last)), one.deliveries) for one in delivery.runs
+        ]
 
     @property
     def receipts(self) -> tuple[QueueReceipt, ...]:
         """Acknowledge all of it in a transaction."""
-        return tuple(QueueReceipt(*self._where, *run) for run in self.runs)
+        return tuple(QueueReceipt(*self._queue, self.subscriber, *run) for run in self.runs)
 
     def attempt(self, event: Event) -> int:
         """How often the queue has delivered an event by now; 1 for the first time."""
-        tries = [many for first, last, many in self._deliveries if first <= event.position <= last]
+        wanted = (self.key_of(event), None)
+        runs = [one for one in self._runs if one[0] <= event.position <= one[1]]
+        tries = [deliveries for _, _, key, deliveries in runs if key in wanted]
         return max(tries, default=1)
+
+    def key_of(self, event: Event) -> str:
+        """What an ordered queue orders an event by; empty in others."""
+        return model.order_key(self.ordered, event.stream)
 
     def retry(self, event: Event, *, delay: float | None = None, reason: str = "") -> None:
         """This event failed: it comes again after `delay` seconds; None: after what the queue's retry policy says.
 
         It becomes a dead letter instead if this was the last attempt that `dead_after` allows. In an ordered queue the
-        events of its key that follow come again as well.
+        later events of its key come again as well; see `comes_again`.
         """
         delay_ms = None if delay is None else _milliseconds(delay, "delay")
-        self._set(event, model.Retried(event.position, delay_ms, reason))
+        self._set(event, model.Retried(event.position, delay_ms, _short(reason)))
+        if key := self.key_of(event):
+            for one in self:
+                if one.position > event.position and self.key_of(one) == key:
+                    self.outcomes.setdefault(one.position, model.Retried(one.position, model.NOT_TRIED, ""))
+
+    def comes_again(self, event: Event) -> bool:
+        """Whether it was given back, or an earlier event of its key failed in an ordered queue: do not handle it."""
+        outcome = self.outcomes.get(event.position)
+        return isinstance(outcome, model.Retried) and outcome.delay_ms == model.NOT_TRIED
 
     def bury(self, event: Event, reason: str) -> None:
         """Make this event a dead letter: no consumer gets it until somebody puts it back."""
-        self._set(event, model.Buried(event.position, reason))
+        self._set(event, model.Buried(event.position, _short(reason)))
+
+    def give_back(self, event: Event) -> None:
+        """This consumer has not tried this event: the next one gets it at once, and this delivery does not count."""
+        self._set(event, model.Retried(event.position, model.NOT_TRIED, ""))
 
     def _set(self, event: Event, outcome: model.Retried | model.Buried) -> None:
         if self.is_settled:
@@ -178,6 +215,11 @@ def _milliseconds(seconds: float, what: str) -> int:
     if not 0 <= seconds <= DELAY_S_MAX:
         raise InvalidRequest(what, f"is {seconds:g} s; it must be from 0 to {DELAY_S_MAX:g}")
     return int(1000 * seconds)
+
+
+def _short(reason: str) -> str:
+    """A reason that every store can keep."""
+    return reason[:REASON_CHARACTERS_MAX].replace("\0", " ").encode(errors="replace").decode()
 
 
 class AsyncQueue:
@@ -216,11 +258,30 @@ class AsyncQueue:
             several=True,
         )
 
-    def another(self, subscriber: str | None = None) -> "AsyncQueue":
-        """Another consumer of the same queue."""
+    def another(self, subscriber: str | None = None, *, count: int | None = None) -> "AsyncQueue":
+        """Another consumer of the same queue, which may get another number of events at once."""
         made = copy(self)
-        made._request = replace(self._request, subscriber=subscriber or f"consumer-{uuid4().hex}")
+        given = self.count if count is None else count
+        made._request = replace(self._request, subscriber=subscriber or f"consumer-{uuid4().hex}", count=given)
         return made
+
+    @property
+    def subscriber(self) -> str:
+        """The name of this consumer."""
+        return self._request.subscriber
+
+    @property
+    def context(self) -> str:
+        return self._queue[0]
+
+    @property
+    def name(self) -> str:
+        return self._queue[1]
+
+    @property
+    def count(self) -> int:
+        """How many events come at once, at most."""
+        return self._request.count
 
     @property
     def ttl(self) -> float:
@@ -235,35 +296,42 @@ class AsyncQueue:
         the server was away for longer than a lease, the end of the body raises AllocationLost: other consumers may have
         the events.
         """
-        batch = await self.take(wait)
-        keeper = self._calls.begin(self._keep(batch)) if extend and not batch.is_settled else None
+        try:
+            batch = await self.take(wait)
+        except asyncio.CancelledError:
+            # The server may have handed something out meanwhile.
+            await self.give_back()
+            raise
+        keeper = self._calls.begin(self.keep(batch)) if extend and not batch.is_settled else None
         try:
             yield batch
         except BaseException as error:
-            await self._end(keeper)
+            if keeper is not None:
+                keeper.cancel()
             await self.settle(batch, error)
             raise
-        await self._end(keeper)
-        await self.settle(batch, None)
-
-    @staticmethod
-    async def _end(keeper: "asyncio.Task[None] | None") -> None:
         if keeper is not None:
             keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeper
+        await self.settle(batch, None)
 
-    async def _keep(self, batch: QueueBatch) -> None:
-        """Extend a lease until it is lost."""
-        while not batch.is_settled:
-            await asyncio.sleep(self._ttl / EXTENSIONS_PER_TTL)
-            try:
-                await self.extend(batch)
-            except AllocationLost:
-                return
-            except PenstockError:
-                # The lease lasts for a while, and the next attempt may succeed.
-                continue
+    async def keep(self, batch: QueueBatch) -> None:
+        """Extend the lease of a batch again and again, until it is settled or lost."""
+        pause = self._ttl / EXTENSIONS_PER_TTL
+        while not batch.is_settled and pause < inf:
+            await self._calls.pause(pause)
+            pause = await self.extend_again(batch)
+
+    async def extend_again(self, batch: QueueBatch) -> float:
+        """Extend a lease, unless that fails; in how many seconds to do so again."""
+        try:
+            await self._extend(batch, self._ttl, self._ttl / EXTENSIONS_PER_TTL)
+        except (AllocationLost, ClientClosed):
+            # The end of the body says so.
+            return inf
+        except PenstockError:
+            # The lease may last for a while yet.
+            return self._ttl / ATTEMPTS_PER_TTL
+        return self._ttl / EXTENSIONS_PER_TTL
 
     async def take(self, wait: float = 0.0) -> QueueBatch:
         """The next batch. The caller acknowledges or releases it."""
@@ -278,18 +346,23 @@ class AsyncQueue:
 
     async def extend(self, batch: QueueBatch, ttl: float | None = None) -> None:
         """Hold a batch for `ttl` seconds from now on, by default as long as at first. AllocationLost if it is lost."""
+        await self._extend(batch, self._ttl if ttl is None else ttl, None)
+
+    async def _extend(self, batch: QueueBatch, ttl: float, timeout: float | None) -> None:
         if batch.is_settled:
             return
-        seconds = self._ttl if ttl is None else ttl
-        context, queue, subscriber = self._place
-        request = model.ExtendQueue(context, queue, subscriber, batch.runs, int(1000 * seconds))
+        request = model.ExtendQueue(*self._queue, batch.subscriber, batch.runs, int(1000 * ttl))
         now = self._calls.transport.now()
-        await self._calls.ask(request, model.Extended)
-        batch.expires = now + seconds
+        try:
+            await self._calls.ask(request, model.Extended, timeout)
+        except AllocationLost:
+            batch.is_lost = True
+            raise
+        batch._expires = now + ttl
 
-    async def acknowledge(self, batch: QueueBatch) -> None:
+    async def acknowledge(self, batch: QueueBatch, *, timeout: float | None = None) -> None:
         """The batch is done, except for events with another outcome. AllocationLost if the lease was lost."""
-        await self._settle(batch, model.Rest.DONE)
+        await self._settle(batch, model.Rest.DONE, timeout=timeout)
 
     async def release(
         self, batch: QueueBatch, *, counts: bool = True, delay: float | None = 0.0, reason: str = ""
@@ -301,28 +374,31 @@ class AsyncQueue:
         delay_ms = None if delay is None else _milliseconds(delay, "delay")
         await self._settle(batch, model.Rest.RETRY if counts else model.Rest.BACK, delay_ms, reason)
 
-    async def _settle(self, batch: QueueBatch, rest: model.Rest, delay_ms: int | None = None, reason: str = "") -> None:
+    async def _settle(
+        self,
+        batch: QueueBatch,
+        rest: model.Rest,
+        delay_ms: int | None = None,
+        reason: str = "",
+        timeout: float | None = None,
+    ) -> None:
         if batch.is_settled:
             return
         outcomes = batch.outcomes.values()
         retries = tuple(one for one in outcomes if isinstance(one, model.Retried))
         buries = tuple(one for one in outcomes if isinstance(one, model.Buried))
-        context, queue, subscriber = self._place
-        request = model.SettleQueue(context, queue, subscriber, batch.runs, rest, delay_ms, reason, retries, buries)
+        place = *self._queue, batch.subscriber, batch.runs
+        request = model.SettleQueue(*place, rest, delay_ms, _short(reason), retries, buries)
         try:
-            await self._calls.ask(request, Done)
+            await self._calls.ask(request, Done, timeout)
         except PenstockError as error:
             # Sent again after a lost connection, it finds what the first attempt has settled. While the lease lasts,
             # nobody else can have settled it.
             is_done = isinstance(refusal_of(error), AllocationLost) and error.retry is Retry.UNKNOWN
-            if not is_done or self._calls.transport.now() >= batch.expires:
-                batch.is_settled = isinstance(error, AllocationLost)
+            if not is_done or self._calls.transport.now() >= batch._expires:
+                batch.is_settled = batch.is_lost = isinstance(error, AllocationLost)
                 raise
         batch.is_settled = True
-
-    @property
-    def _place(self) -> tuple[str, str, str]:
-        return *self._queue, self._request.subscriber
 
     async def give_back(self) -> None:
         """Release what this consumer holds, even the batch of an interrupted `take`; it does not count as an expiry.
@@ -336,7 +412,7 @@ class AsyncQueue:
             request = replace(self._request, wait_ms=0)
             batch = QueueBatch(await self._calls.ask(request, Delivery, GIVE_BACK_S_MAX), now(), self._ttl)
             if batch.runs:
-                settle = model.SettleQueue(*self._place, batch.runs, model.Rest.BACK)
+                settle = model.SettleQueue(*self._queue, batch.subscriber, batch.runs, model.Rest.BACK)
                 await self._calls.ask(settle, Done, until - now())
 
     async def reset(self, start: datetime | None = None, *, position: int | None = None) -> None:
@@ -347,18 +423,9 @@ class AsyncQueue:
         """Make an event a dead letter once it was delivered this often in vain; None: never. Creates a new queue."""
         await self._on_queue(model.SetDeadLetterRule(*self._queue, holders))
 
-    async def retry(
-        self, *, delay: float = 1.0, factor: float = 2.0, cap: float = 300.0, jitter: float = 0.1, attempts: int = 0
-    ) -> None:
-        """How long failed events wait: `delay` seconds, then each time `factor` times as long, up to `cap`.
-
-        `jitter` makes each delay up to that part shorter or longer. With `attempts`, events become dead letters after
-        so many deliveries. Creates a new queue.
-        """
-        policy = model.RetryPolicy(delay, factor, cap, jitter).checked()
-        await self._on_queue(model.SetRetryPolicy(*self._queue, policy.text))
-        if attempts:
-            await self.dead_after(attempts)
+    async def set_retry(self, policy: model.RetryPolicy) -> None:
+        """How long failed events wait until they come again. Creates a new queue."""
+        await self._on_queue(model.SetRetryPolicy(*self._queue, policy.checked().text))
 
     async def _on_queue(self, request: model.Request) -> None:
         """A request about the queue, which is created if it does not exist."""
@@ -389,9 +456,14 @@ class AsyncQueue:
     async def set_filter(
         self, filter: str = "", *, types: Sequence[str] | None = None, prefixes: Sequence[str] | None = None
     ) -> None:
-        """Deliver other events from now on. Refused while consumers hold events, or some wait to be delivered again."""
+        """Deliver other events, from the queue's position on.
+
+        Refused while consumers hold events, or some wait to be delivered again. Consumers that name the old filter get
+        QueueFilterMismatch from then on.
+        """
         prefix, selection = selection_of(filter, types, prefixes)
         await self._calls.ask(model.SetQueueFilter(*self._queue, prefix, selection), Done)
+        self._request = replace(self._request, filter=prefix, selection=selection)
 
     async def dead_letters(self) -> list[model.DeadLetter]:
         """The dead letters, event by event."""
@@ -439,14 +511,17 @@ class AsyncQueue:
     async def settle(self, batch: QueueBatch, error: BaseException | None) -> None:
         """Acknowledge a batch, or after an error release it, for as long as the retry policy says.
 
-        Ctrl-C does not count for `dead_after`, and then the batch goes to others at once.
+        Ctrl-C, SystemExit and cancellation do not count for `dead_after`: then the batch goes to others at once.
         """
         if error is None:
             await self.acknowledge(batch)
             return
-        counts = not isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+        has_failed = isinstance(error, Exception)
         try:
-            await self.release(batch, counts=counts, delay=None, reason=reason_of(error))
+            if has_failed:
+                await self.release(batch, delay=None, reason=reason_of(error))
+            else:
+                await self._settle(batch, model.Rest.BACK, timeout=GIVE_BACK_S_MAX)
         except PenstockError as failed:
             # The first error matters more. The batch goes to others when its lease expires.
             error.add_note(f"the batch was not released: {failed}")
@@ -454,7 +529,7 @@ class AsyncQueue:
 
 def reason_of(error: BaseException) -> str:
     """What a dead letter says of an error."""
-    return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
+    return _short(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
 def selection_of(filter: str, types: Sequence[str] | None, prefixes: Sequence[str] | None) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from types import GenericAlias
@@ -35,7 +36,7 @@ from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
 from penstock.client.tokens import Token
 from penstock.client.transport import MqTransport, transport_to
-from penstock.errors import AllocationLost, ClientClosed, PenstockError
+from penstock.errors import ClientClosed
 from penstock.interrupts import awaited
 from penstock.model import ANY, Appended, NewEvent
 from penstock.tcp import new_loop
@@ -48,6 +49,8 @@ W = TypeVar("W", bound="Blocking[Any]")
 
 END_S_MAX: Final = 2.0
 """How long calls in flight may take to notice that the client is closed."""
+LEASE_LOOK_S: Final = 1.0
+"""How often a thread that extends leases looks whether there still are some."""
 
 
 class Portal:
@@ -115,6 +118,11 @@ class Portal:
         """Whether it runs nothing any more; in a forked child it never does."""
         return self._closed or self._process != os.getpid()
 
+    def keep(self, queue: AsyncQueue, batch: QueueBatch) -> Callable[[], object]:
+        """Extend the lease of a batch until somebody calls the result."""
+        keeping = self.start(queue.keep(batch))
+        return lambda: self.is_closed or keeping.cancel()
+
     def close(self) -> None:
         """End the loop and its thread. Calls that still wait raise ClientClosed."""
         with self._lock:
@@ -130,6 +138,9 @@ class Portal:
 
 class Direct:
     """Runs coroutines over a transport that blocks, in the thread of the caller."""
+
+    def __init__(self) -> None:
+        self._leases = LeaseThread(self)
 
     def run(self, work: Awaitable[R]) -> R:
         try:
@@ -152,8 +163,83 @@ class Direct:
             if isinstance(source, AsyncGenerator):
                 self.run(source.aclose())
 
+    def keep(self, queue: AsyncQueue, batch: QueueBatch) -> Callable[[], object]:
+        """Extend the lease of a batch until somebody calls the result."""
+        return self._leases.keep(queue, batch)
+
     def close(self) -> None:
-        """There is nothing to end."""
+        """Nothing runs any more. The transport is closed already."""
+        self._leases.close()
+
+
+class LeaseThread:
+    """Extends the leases that one client holds, in a thread that ends soon after the last of them.
+
+    An interrupt, or a fork, may come anywhere: whoever ends a lease takes no lock.
+    """
+
+    def __init__(self, runner: Direct) -> None:
+        self._runner = runner
+        self._kept: dict[int, Lease] = {}
+        self._lock = threading.Lock()
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._wakes = 0.0
+        """When the thread looks again."""
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._process = os.getpid()
+
+    def keep(self, queue: AsyncQueue, batch: QueueBatch) -> Callable[[], object]:
+        lease = Lease(queue, batch, monotonic() + queue.ttl / EXTENSIONS_PER_TTL)
+        with self._lock:
+            self._kept[id(lease)] = lease
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="penstock-client-leases", daemon=True)
+                self._thread.start()
+        if lease.due < self._wakes:
+            self._ring()
+        return partial(self._kept.pop, id(lease), None)
+
+    def _ring(self) -> None:
+        # It may ring already.
+        with suppress(RuntimeError):
+            self._bell.release()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                leases = list(self._kept.values())
+                if self._closed or not leases:
+                    self._thread = None
+                    return
+                self._wakes = min(monotonic() + LEASE_LOOK_S, *(lease.due for lease in leases))
+            if (left := self._wakes - monotonic()) > 0:
+                self._bell.acquire(timeout=left)
+                continue
+            for lease in leases:
+                if lease.due <= monotonic() and id(lease) in self._kept:
+                    pause = self._runner.run(lease.queue.extend_again(lease.batch))
+                    lease.due = monotonic() + pause
+
+    def close(self) -> None:
+        """End the thread. What it waits for has ended with the transport."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        self._ring()
+        if thread is not None:
+            thread.join()
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    queue: AsyncQueue
+    batch: QueueBatch
+    due: float
+    """When to extend it."""
 
 
 async def _coroutine_of(work: Awaitable[R]) -> R:
@@ -276,7 +362,7 @@ class Queue(Blocking[AsyncQueue]):
     drop_dead = blocking(AsyncQueue.drop_dead)
     replay = blocking(AsyncQueue.replay)
     extend = blocking(AsyncQueue.extend)
-    retry = blocking(AsyncQueue.retry)
+    set_retry = blocking(AsyncQueue.set_retry)
     pause = blocking(AsyncQueue.pause)
     resume = blocking(AsyncQueue.resume)
     rename = blocking(AsyncQueue.rename)
@@ -284,13 +370,31 @@ class Queue(Blocking[AsyncQueue]):
     set_filter = blocking(AsyncQueue.set_filter)
 
     @property
+    def context(self) -> str:
+        return self._inner.context
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def count(self) -> int:
+        """How many events come at once, at most."""
+        return self._inner.count
+
+    @property
     def ttl(self) -> float:
         """How long a lease lasts, in seconds."""
         return self._inner.ttl
 
-    def another(self, subscriber: str | None = None) -> "Queue":
-        """Another consumer of the same queue."""
-        return Queue(self._runner, self._inner.another(subscriber))
+    @property
+    def subscriber(self) -> str:
+        """The name of this consumer."""
+        return self._inner.subscriber
+
+    def another(self, subscriber: str | None = None, *, count: int | None = None) -> "Queue":
+        """Another consumer of the same queue, which may get another number of events at once."""
+        return Queue(self._runner, self._inner.another(subscriber, count=count))
 
     @contextmanager
     def next(self, wait: float = 0.0, *, extend: bool = True) -> Iterator[QueueBatch]:
@@ -300,74 +404,25 @@ class Queue(Blocking[AsyncQueue]):
         the server was away for longer than a lease, the end of the body raises AllocationLost: other consumers may have
         the events.
         """
-        batch = self.take(wait)
-        if extend and not batch.is_settled:
-            KEEPER.add(self, batch)
         try:
+            batch = self.take(wait)
+        except (KeyboardInterrupt, SystemExit):
+            # The server may have handed something out meanwhile.
+            self.give_back()
+            raise
+        stop: Callable[[], object] | None = None
+        try:
+            if extend and not batch.is_settled:
+                stop = self._runner.keep(self._inner, batch)
             yield batch
         except BaseException as error:
-            KEEPER.drop(batch)
+            if stop is not None:
+                stop()
             self.settle(batch, error)
             raise
-        KEEPER.drop(batch)
+        if stop is not None:
+            stop()
         self.settle(batch, None)
-
-
-class Keeper:
-    """Extends the leases of batches of this process, in one thread, which starts when a lease is a third over."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._kept: dict[int, tuple[float, Queue, QueueBatch]] = {}
-        self._thread: threading.Thread | None = None
-
-    def add(self, queue: Queue, batch: QueueBatch) -> None:
-        with self._changed:
-            self._kept[id(batch)] = (monotonic() + queue.ttl / EXTENSIONS_PER_TTL, queue, batch)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="penstock-leases", daemon=True)
-                self._thread.start()
-            elif len(self._kept) == 1 or queue.ttl < KEEPER_STEP_S:
-                self._changed.notify()
-
-    def drop(self, batch: QueueBatch) -> None:
-        with self._changed:
-            self._kept.pop(id(batch), None)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._kept and not self._changed.wait(KEEPER_IDLE_S) and not self._kept:
-                    self._thread = None
-                    return
-                soonest = min((one[0] for one in self._kept.values()), default=0.0)
-                if (left := soonest - monotonic()) > 0:
-                    self._changed.wait(min(left, KEEPER_STEP_S))
-                now = monotonic()
-                due = [one for one in self._kept.values() if one[0] <= now]
-            for _, queue, batch in due:
-                self._extend(queue, batch)
-
-    def _extend(self, queue: Queue, batch: QueueBatch) -> None:
-        try:
-            queue.extend(batch)
-        except (AllocationLost, ClientClosed):
-            # The end of the body says so.
-            self.drop(batch)
-        except PenstockError:
-            # The lease lasts for a while, and the next attempt may succeed.
-            pass
-        with self._changed:
-            if id(batch) in self._kept:
-                self._kept[id(batch)] = (monotonic() + queue.ttl / EXTENSIONS_PER_TTL, queue, batch)
-
-
-KEEPER: Final = Keeper()
-KEEPER_STEP_S: Final = 1.0
-"""How long the thread that extends leases sleeps at most."""
-KEEPER_IDLE_S: Final = 10.0
-"""How long it waits for another batch before it ends."""
-os.register_at_fork(after_in_child=KEEPER.__init__)  # type: ignore[misc]
 
 
 class Transaction(Blocking[AsyncTransaction]):

@@ -368,7 +368,7 @@ class _Outcomes:
                 else:
                     has_failed = True
                     self.back.append(Part(position, position, 1, one.key, *self._again(one, failed.delay_ms)))
-            elif (has_failed and one.key) or self._request.rest == model.Rest.BACK:
+            elif (has_failed and one.key) or self._goes_back(position):
                 has_failed = True
                 part = Part(position, position, 1, one.key, 0, one.deliveries - 1)
                 if run is not None:
@@ -377,9 +377,14 @@ class _Outcomes:
                 self.back.append(part)
             run = part
 
+    def _goes_back(self, position: int) -> bool:
+        """Whether the consumer has not tried an event."""
+        retried = self._retries.get(position)
+        return self._request.rest == model.Rest.BACK if retried is None else retried.delay_ms == model.NOT_TRIED
+
     def _failed(self, position: int) -> model.Retried | None:
         if position in self._retries:
-            return self._retries[position]
+            return None if self._goes_back(position) else self._retries[position]
         rest = self._request
         return model.Retried(position, rest.delay_ms, rest.reason) if rest.rest == model.Rest.RETRY else None
 

@@ -33,10 +33,10 @@ from penstock.errors import (
     QueueMismatch,
     QueueNotFound,
 )
-from penstock.model import EventFilter, RetryPolicy, Right, Selection, View
+from penstock.model import BY_PREFIX, BY_STREAM, EventFilter, RetryPolicy, Right, Selection, View
 from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND
 from penstock.store import Store, contract
-from penstock.store.contract import BY_PREFIX, BY_STREAM, Held, Part, QueueState, ReadLimits, Transaction
+from penstock.store.contract import Held, Part, QueueState, ReadLimits, Transaction
 from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX
 
 ATTEMPTS_MAX: Final = 16
@@ -443,7 +443,8 @@ def _check_settlement(request: model.SettleQueue) -> None:
     outcomes = len(request.retries) + len(request.buries)
     if outcomes > RUNS_MAX:
         raise LimitExceeded("outcomes_max", outcomes, RUNS_MAX)
-    for delay in (request.delay_ms, *(one.delay_ms for one in request.retries)):
+    delays = [one.delay_ms for one in request.retries if one.delay_ms != model.NOT_TRIED]
+    for delay in (request.delay_ms, *delays):
         if delay is not None and not 0 <= delay <= TTL_MS_MAX:
             raise InvalidRequest("delay", f"is {delay} ms; it must be from 0 to {TTL_MS_MAX}")
     reasons = [request.reason, *(one.reason for one in request.retries), *(one.reason for one in request.buries)]

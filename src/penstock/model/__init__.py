@@ -74,6 +74,9 @@ from penstock.model.replies import (
     Transacted,
 )
 from penstock.model.requests import (
+    BY_PREFIX,
+    BY_STREAM,
+    NOT_TRIED,
     AcknowledgeQueue,
     AddCredential,
     AddMessages,
@@ -152,6 +155,7 @@ from penstock.model.requests import (
     Transact,
     WhoAmI,
     Winner,
+    order_key,
 )
 from penstock.model.retries import RetryPolicy
 from penstock.model.times import (

@@ -341,6 +341,22 @@ class AcknowledgeQueue(Request):
     several: ClassVar[bool] = False
 
 
+BY_STREAM: Final = "stream"
+BY_PREFIX: Final = "prefix:"
+"""How a queue is ordered: by stream, or by the part of its name before the separator that follows."""
+
+
+def order_key(ordered: str, stream: str) -> str:
+    """What a queue orders the events of a stream by; empty if it is not ordered."""
+    if not ordered:
+        return ""
+    if ordered == BY_STREAM:
+        return stream
+    separator = ordered.removeprefix(BY_PREFIX)
+    # No other key has the separator in it.
+    return stream.partition(separator)[0] or separator
+
+
 class Run(NamedTuple):
     """An allocation: its first and its last position."""
 
@@ -357,8 +373,12 @@ class Rest(StrEnum):
     """They go back, and this delivery does not count."""
 
 
+NOT_TRIED: Final = -1
+"""Instead of a delay: the consumer has not tried the event, which goes back, and this delivery does not count."""
+
+
 class Retried(NamedTuple):
-    """An event that comes again after a delay; None: as the queue's policy says."""
+    """An event that comes again after a delay; None: as the queue's policy says. Or NOT_TRIED."""
 
     position: int
     delay_ms: int | None

@@ -23,6 +23,7 @@ from penstock.model import (
     StagedUnit,
     SubscriptionInfo,
     Winner,
+    order_key,
 )
 from penstock.model.columns import Columns
 from penstock.store.record import Record
@@ -31,9 +32,6 @@ MESSAGE_TYPE: Final = "cbor"
 """The type of the events that are messages of logs."""
 LOGS_MAX: Final = 100_000
 """Logs in one store."""
-BY_STREAM: Final = "stream"
-BY_PREFIX: Final = "prefix:"
-"""How a queue is ordered: by stream, or by the part of its name before the separator that follows."""
 ITERATOR_CHAIN_MAX: Final = 16
 """Iterators that may read one another in a row."""
 
@@ -116,13 +114,7 @@ class QueueState:
 
     def key_of(self, stream: str) -> str:
         """What the events of a stream are ordered by; empty if the queue is not ordered."""
-        if not self.ordered:
-            return ""
-        if self.ordered == BY_STREAM:
-            return stream
-        separator = self.ordered.removeprefix(BY_PREFIX)
-        # No other key has the separator in it.
-        return stream.partition(separator)[0] or separator
+        return order_key(self.ordered, stream)
 
 
 class Held(NamedTuple):
@@ -377,8 +369,8 @@ class Release(Operation):
 class Proposal:
     """The next allocation of a queue as a reader computed it.
 
-    `marker` is the position of the queue at that time, and `version` its version. Without `first` there was nothing up to `next`. `kind` says
-    where the allocation comes from.
+    `marker` is the position of the queue at that time, and `version` its version. Without `first` there was nothing up
+    to `next`. `kind` says where the allocation comes from.
     """
 
     kind: str

@@ -13,6 +13,7 @@ A backend's test is a class and how to open it:
 from tests.store.contract.access import AccessContract
 from tests.store.contract.builds import BuildContract
 from tests.store.contract.commits import CommitContract
+from tests.store.contract.consumers import ConsumerContract
 from tests.store.contract.dead_letters import DeadLetterContract
 from tests.store.contract.erasures import ErasureContract
 from tests.store.contract.iterators import IteratorContract
@@ -42,6 +43,7 @@ class RememberingContract(
 
 class LookingContract(
     ReofferContract,
+    ConsumerContract,
     DeadLetterContract,
     IteratorContract,
     ErasureContract,

@@ -47,7 +47,7 @@ REST_SHARE: Final = 0.5
 is left. SQLite reuses free pages, and sealing frees and uses pages all the time, so it keeps a small reserve."""
 CHECKED_BESIDE_A_SERVER: Final = (
     *("meta", "timelines", "contexts", "streams", "blocks", "subscriptions", "queues", "allocations"),
-    *("producers", "logs", "iterators", "erasures"),
+    *("producers", "logs", "iterators", "erasures", "dead_letters"),
 )
 
 Clock = Callable[[], int]

@@ -117,7 +117,7 @@ def requeue(db: Database, op: contract.Requeue, now: int) -> Deferred:
 
 
 def allocated(op: contract.Allocate, rows: list[Any], now: int, expires: int) -> Allocation | str | None:
-    """The answer to a proposal, from the state of the queue: its marker, allocations, version, and the current claim."""
+    """The answer to a proposal, from the state of the queue: marker, allocations, version, and the claim."""
     if not rows:
         raise QueueNotFound(str(op.queue))
     marker, live, version, *claimed = rows[0]

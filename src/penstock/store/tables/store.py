@@ -205,7 +205,7 @@ class Store(HistoryReader):
         return self._held("held", queue, subscriber=subscriber, now=self.now())
 
     def available(self, queue: int, limit: int) -> list[contract.Held]:
-        """Allocations that nobody holds, those first that have been available longest; some may have failed too often."""
+        """Allocations that nobody holds, the longest available first; some may have failed too often."""
         return self._held("available", queue, now=self.now(), limit=limit)
 
     def exhausted(self, queue: int, limit: int) -> list[contract.Held]:
