@@ -211,11 +211,17 @@ def event(
     if not isinstance(body, bytes):
         body = _bytes_of(body)
     if due is not None:
-        ticks_of_time(due, "due")
-        headers = {**_headers_of(headers), DUE: due.astimezone(UTC).isoformat().replace("+00:00", "Z")}
+        headers = with_due(headers, due)
     if headers is not None and not isinstance(headers, str):
         headers = _json(headers, "headers").decode()
     return new_event(type, body, headers, id, time)
+
+
+def with_due(headers: str | Mapping[str, Any] | None, due: datetime) -> str:
+    """Headers that also say when queues hand the event out. Raises NotJson, or InvalidRequest without a time zone."""
+    ticks_of_time(due, "due")
+    text = due.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return _json({**_headers_of(headers), DUE: text}, "headers").decode()
 
 
 def _headers_of(headers: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
