@@ -206,7 +206,12 @@ def test_what_was_set_aside_is_put_back(served: Server, client: penstock.Client,
 def agree(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     """Let commands ask, and answer them."""
     monkeypatch.setattr("penstock.cli.queues._can_ask", lambda: True)
-    monkeypatch.setattr("penstock.cli.queues.agreed", lambda question: asked.append(question) or answer == "y")
+
+    def agreed(question: str) -> bool:
+        asked.append(question)
+        return answer == "y"
+
+    monkeypatch.setattr("penstock.cli.queues.agreed", agreed)
 
 
 asked: list[str] = []
@@ -277,7 +282,7 @@ def test_a_move_says_first_what_it_does(
     assert (code, out, err) == (1, "", "penstock: nothing was moved\n")
     assert asked.pop() == (
         f"queue mail is at position {first + 3}; moved to {first} it will deliver 3 events again, "
-        "drop 1 event that wait for their delivery, drop 1 event among the dead letters. Move it?"
+        "drop 1 event waiting to be delivered, drop 1 event among the dead letters. Move it?"
     )
     assert [one.reason for one in queue.dead_letters()] == ["broken"]
     agree(monkeypatch, "y")

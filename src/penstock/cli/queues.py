@@ -78,7 +78,7 @@ def list_queues(context: OnlyContext = None, url: Url = None, data: Data = None,
     """
     with connected(url, data) as client:
         found = [info for info in client.queues() if context in (None, info.context)]
-    columns = (*QUEUE_COLUMNS, "#dead after")
+    columns: tuple[str, ...] = (*QUEUE_COLUMNS, "#dead after")
     rows = [queue_row(info) for info in found]
     if any(notes := [", ".join(queue_notes(info)) for info in found]):
         columns, rows = (*columns, "notes"), [[*row, note] for row, note in zip(rows, notes, strict=True)]
@@ -367,7 +367,7 @@ def _move_preview(client: "Client", info: QueueInfo, position: int) -> str:
         what = ["stay where it is"]
     for number, words in (
         (info.allocated, "end the leases of {} that consumers hold"),
-        (info.delayed, "drop {} that wait for their delivery"),
+        (info.delayed, "drop {} waiting to be delivered"),
         (info.dead, "drop {} among the dead letters"),
     ):
         if number:
