@@ -38,6 +38,11 @@ ITERATOR_CHAIN_MAX: Final = 16
 """Iterators that may read one another in a row."""
 
 
+def is_order(ordered: str) -> bool:
+    """Whether a queue can be ordered like this."""
+    return ordered in ("", BY_STREAM) or (ordered.startswith(BY_PREFIX) and ordered != BY_PREFIX)
+
+
 Run = tuple[int, int]
 """The first and the last position of an allocation."""
 
@@ -240,7 +245,7 @@ class Hid(NamedTuple):
 STATE_TABLES: Final = {
     "timelines": ("timeline", "after_position", "started"),
     "contexts": ("name", "events", "commits", "streams", "bytes", "top"),
-    "subscriptions": ("id", "subscriber", "context", "filter", "position", "last_ticks"),
+    "subscriptions": ("id", "subscriber", "context", "filter", "position", "last_ticks", "selection"),
     "queues": ("id", "name", "context", "filter", "position", "dead_after", "ordered", "selection", "retry", "paused"),
     "allocations": ("queue_id", "first", "last", "count", "subscriber", "expires", "deliveries", "key", "due"),
     "dead_letters": ("queue_id", "position", "stream", "sequence", "deliveries", "subscriber", "reason", "died"),
@@ -302,12 +307,13 @@ class Commit(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Register(Operation):
-    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo."""
+    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo; SubscriptionMismatch."""
 
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     position: int
+    selection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +336,7 @@ class SetBookmark(Operation):
     """Move a subscription from any position. Fails with SubscriptionNotFound."""
 
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     position: int
 
