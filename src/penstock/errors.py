@@ -176,6 +176,15 @@ class SubscriptionMoved(PenstockError):
     subscription: int
 
 
+class SubscriptionMismatch(PenstockError):
+    _sentence = (
+        "subscription of {subscriber} exists with the selection {known!r}, not {wanted!r}; use that, or another name"
+    )
+    subscriber: str
+    known: str
+    wanted: str
+
+
 class QueueNotFound(PenstockError):
     _sentence = "no queue {queue}; penstock queue list shows them, and the first consumer of a queue creates it"
     queue: str
