@@ -51,6 +51,7 @@ SYSTEM: Final = (
     "tests/faults/",
     "tests/gates/test_kills.py",
     "tests/gates/test_mq_restarts.py",
+    "tests/gates/test_queues_killed.py",
     "tests/gates/test_remits_hostile.py",
     "tests/gates/test_remits_restarts.py",
     "tests/gates/test_res_hostile.py",

@@ -194,7 +194,7 @@ PROBES: Final[dict[type[Request], list[Request]]] = {
     model.FetchSubscription: [model.FetchSubscription(number, 10) for number in (1, GONE, 3, 9)],
     model.ProgressSubscription: [model.ProgressSubscription(number, TICKS) for number in (GONE, 3, 9)],
     model.SetSubscription: [
-        *(model.SetSubscription(who, *where, 0) for who in ("eve", "bob") for where in FILTERS),
+        *(model.SetSubscription(who, *where, 0) for who in ("eve", "bob") for where in (*FILTERS, (None, "secret"))),
     ],
     model.RegisterSubscriptions: [
         model.RegisterSubscriptions(who, (SubscriptionStart(*where, 0),))
@@ -219,6 +219,12 @@ PROBES: Final[dict[type[Request], list[Request]]] = {
     model.DeleteQueue: [model.DeleteQueue(*queue) for queue in QUEUES],
     model.SetRetryPolicy: [model.SetRetryPolicy(*queue, "") for queue in QUEUES],
     model.SetQueueFilter: [model.SetQueueFilter(*queue, "") for queue in QUEUES],
+    model.PreviewQueue: [
+        model.PreviewQueue(*queue, prefix, None, ticks)
+        for queue in QUEUES
+        for prefix in (None, "")
+        for ticks in (None, 0)
+    ],
     model.ListLetters: [model.ListLetters(*queue) for queue in QUEUES],
     model.PutBackLetters: [model.PutBackLetters(*queue, (1,)) for queue in QUEUES],
     model.ReplayQueue: [model.ReplayQueue(*queue, 1, 1, mark) for queue in QUEUES for mark in (None, MARK)],

@@ -250,6 +250,7 @@ class Extended(Res01):
         fields, _, _ = self._page("GU", "UM", self.dialect.long(number - 1), self.dialect.number(1))
         row = self._subscription_row(fields)
         found = fields.long("Behind"), fields.flag("BehindIsExact"), fields.long("BehindMs")
+        fields.raw("Selection")
         fields.end()
         assert row.id == number
         return found

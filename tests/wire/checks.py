@@ -131,6 +131,7 @@ _REPLIES: Final[dict[type[Request], Reply]] = ByRequest(
         PutBack: Done(),
         ReplayQueue: Replayed(2, 1, 5),
         model.SettleQueue: Done(),
+        model.PreviewQueue: model.QueuePreview(8, 10_000, False, 4200, 3, 1),
         model.ExtendQueue: model.Extended(NOW),
         model.PauseQueue: Done(),
         model.RenameQueue: Done(),

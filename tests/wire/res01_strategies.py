@@ -64,11 +64,13 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.ReadRecords: st.builds(model.ReadRecords, numbers, optional_names, texts, waits),
         model.FindPosition: st.builds(model.FindPosition, texts, texts, ticks),
         model.RegisterSubscriptions: st.builds(
-            model.RegisterSubscriptions, texts, tuples(st.builds(model.SubscriptionStart, texts, texts, ticks))
+            model.RegisterSubscriptions,
+            texts,
+            tuples(st.builds(model.SubscriptionStart, optional_names, texts, ticks, texts)),
         ),
         model.FetchSubscription: st.builds(model.FetchSubscription, numbers, numbers, waits),
         model.ProgressSubscription: st.builds(model.ProgressSubscription, numbers, ticks),
-        model.SetSubscription: st.builds(model.SetSubscription, texts, texts, texts, ticks),
+        model.SetSubscription: st.builds(model.SetSubscription, texts, optional_names, texts, ticks, texts),
         model.ListSubscriptions: st.builds(model.ListSubscriptions, numbers, optional_numbers),
         model.SubscribeQueue: st.builds(
             model.SubscribeQueue,
@@ -98,6 +100,10 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.DeleteQueue: st.builds(model.DeleteQueue, optional_names, texts),
         model.SetRetryPolicy: st.builds(model.SetRetryPolicy, optional_names, texts, texts),
         model.SetQueueFilter: st.builds(model.SetQueueFilter, optional_names, texts, texts, texts),
+        model.PreviewQueue: st.builds(
+            model.PreviewQueue,
+            *(optional_names, texts, optional_names, optional_names, st.none() | ticks, optional_numbers),
+        ),
         model.ListLetters: st.builds(model.ListLetters, optional_names, texts, numbers, optional_numbers),
         model.PutBackLetters: st.builds(model.PutBackLetters, optional_names, texts, tuples(numbers), flags),
         model.ReplayQueue: st.builds(
@@ -212,7 +218,7 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.SetSubscription: done,
         model.ListSubscriptions: page(
             model.SubscriptionInfo,
-            *(numbers, texts, texts, texts, numbers, st.none() | ticks, numbers, flags, numbers),
+            *(numbers, texts, optional_names, texts, numbers, st.none() | ticks, numbers, flags, numbers, texts),
             of=model.ListPage,
         ),
         model.SubscribeQueue: several_deliveries(),
@@ -229,6 +235,7 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.DeleteQueue: done,
         model.SetRetryPolicy: done,
         model.SetQueueFilter: done,
+        model.PreviewQueue: st.builds(model.QueuePreview, numbers, numbers, flags, *[numbers] * 3),
         model.ListLetters: page(
             model.DeadLetter, numbers, texts, numbers, numbers, texts, texts, ticks, of=model.ListPage
         ),

@@ -372,8 +372,13 @@ EXTENSIONS: Final = [
         "GU",
         [b"0", b"100"],
         (ListSubscriptions(0, 100),),
-        [ListPage([SubscriptionInfo(4, "mailer", "shop", "order-", 8, TICKS, 2, True, 4200)], True)],
-        [[b"UM", b"1", b"1", b"4", b"mailer", b"shop", b"order-", b"8", time(TICKS), b"2", b"1", b"4200"]],
+        [ListPage([SubscriptionInfo(4, "mailer", None, "order-", 8, TICKS, 2, True, 4200, '{"types":["T"]}')], True)],
+        [
+            [
+                *(b"UM", b"1", b"1", b"4", b"mailer", b"", b"order-", b"8", time(TICKS), b"2", b"1", b"4200"),
+                b'{"types":["T"]}',
+            ]
+        ],
     ),
     Sample(TEXT, "GS", [], (GetStats(),), [STATS], [[b"SG", b"14", *STATS_FRAMES]]),
     Sample(

@@ -14,16 +14,22 @@ from penstock.model import (
     ListLetters,
     ListPage,
     PauseQueue,
+    PreviewQueue,
     PutBackCount,
     PutBackLetters,
+    QueuePreview,
+    Registered,
+    RegisterSubscriptions,
     RenameQueue,
     Rest,
     Retried,
     Run,
     SetQueueFilter,
     SetRetryPolicy,
+    SetSubscription,
     SettleQueue,
     SubscribeQueue,
+    SubscriptionStart,
 )
 from tests.wire.sample_parts import EVENT, FULL_FRAMES, NOW, TEXT, TICKS, Sample, time
 
@@ -93,6 +99,38 @@ CONSUMERS: Final = [
         (SetQueueFilter("shop", "mail", "order-", SELECTION.decode()),),
         [Done()],
         _QT,
+    ),
+    Sample(
+        TEXT,
+        "QV",
+        [*_QUEUE, b"order-", b"", time(TICKS), b""],
+        (PreviewQueue("shop", "mail", "order-", None, TICKS, None),),
+        [QueuePreview(8, 10_000, False, 4200, 3, 1)],
+        [[b"PV", b"8", b"10000", b"0", b"4200", b"3", b"1"]],
+    ),
+    Sample(
+        TEXT,
+        "RM",
+        [b"mailer", b"2", b"", b"", time(TICKS), b"", b"shop", b"order-", time(TICKS), SELECTION],
+        (
+            RegisterSubscriptions(
+                "mailer",
+                (
+                    SubscriptionStart(None, "", TICKS),
+                    SubscriptionStart("shop", "order-", TICKS, SELECTION.decode()),
+                ),
+            ),
+        ),
+        [Registered((4, 5))],
+        [[b"SR", b"2", b"4", b"5"]],
+    ),
+    Sample(
+        TEXT,
+        "SM",
+        [b"1", b"mailer", b"shop", b"order-", time(TICKS), SELECTION],
+        (SetSubscription("mailer", "shop", "order-", TICKS, SELECTION.decode()),),
+        [Done()],
+        [[b"ST", b"1", b""]],
     ),
     Sample(
         TEXT,

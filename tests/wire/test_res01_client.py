@@ -53,7 +53,7 @@ def test_every_request_can_be_asked() -> None:
 
 def test_of_several_commands_for_a_request_the_client_takes_the_one_that_tells_most() -> None:
     others = {command.code for command in TEXT_COMMANDS.values()} - {command.code for command in OURS.values()}
-    queues = {b"SQ", b"AQ", b"RQ", b"SW", b"AW", b"SF", b"SD", b"LQ", b"LU"}
+    queues = {b"SQ", b"AQ", b"RQ", b"SW", b"AW", b"SF", b"SD", b"LQ", b"LU"} | {b"RS", b"SS"}
     assert others == {b"AC", b"AF", b"TX", b"QS", b"QF", b"FE", b"GE", b"FW", b"FF", *queues}
 
 

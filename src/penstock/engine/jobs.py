@@ -169,21 +169,23 @@ def _seen_streams(
 def list_subscriptions(
     store: Store, request: model.ListSubscriptions, limit: int, view: View | None
 ) -> model.ListPage[model.SubscriptionInfo]:
-    return _with_lags(store, _listed(store.subscriptions, request.after, limit, one_if(partial(is_whole, view)), _id))
+    page = _listed(store.subscriptions, request.after, limit, one_if(partial(is_whole, view)), _id)
+    counted = _with_lags(store, page, view)
+    return replace(counted, items=[named_for(view, one) for one in counted.items])
 
 
 def list_queues(
     store: Store, request: model.ListQueues, limit: int, view: View | None
 ) -> model.ListPage[model.QueueInfo]:
-    return _with_lags(store, _listed(store.queues, request.after, limit, one_if(partial(is_whole, view)), _id))
+    return _with_lags(store, _listed(store.queues, request.after, limit, one_if(partial(is_whole, view)), _id), view)
 
 
-def _with_lags(store: Store, page: model.ListPage[Any]) -> model.ListPage[Any]:
+def _with_lags(store: Store, page: model.ListPage[Any], view: View | None) -> model.ListPage[Any]:
     """A page of queues or subscriptions with their lags. It is shorter where the time of a job is up."""
     deadline = time.monotonic() + STEP_S_MAX
     counted: list[Any] = []
     for one in page.items:
-        counted.append(store.with_lag(one))
+        counted.append(store.with_lag(one, view=view))
         if time.monotonic() > deadline:
             break
     return model.ListPage(counted, page.end and len(counted) == len(page.items))
@@ -234,8 +236,28 @@ def _every(
 
 
 def is_whole(view: View | None, one: model.SubscriptionInfo | model.QueueInfo | QueueState) -> bool:
-    """Whether a principal may see all that a queue or a subscription delivers."""
-    return view is None or view.has_filter(one.context, one.filter)
+    """Whether a principal may see all that a queue or a subscription delivers, or the subscription is its own."""
+    if view is None:
+        return True
+    if isinstance(one, model.SubscriptionInfo) and one.context is None and one.subscriber.startswith(owned(view, "")):
+        return True
+    beginnings = model.Selection.parsed(one.selection).beginnings(one.filter)
+    return all(view.has_filter(one.context, prefix) for prefix in beginnings)
+
+
+def owned(view: View, subscriber: str) -> str:
+    """The store's name of the subscriber to all contexts that a principal with narrow grants has of its own.
+
+    Otherwise another principal of the same name for it could move it on over what only this one may see.
+    """
+    return f"~{view.owner}/{subscriber}"
+
+
+def named_for(view: View | None, one: model.SubscriptionInfo) -> model.SubscriptionInfo:
+    """A subscription with the name that the principal has for it."""
+    if view is None or one.context is not None:
+        return one
+    return replace(one, subscriber=one.subscriber.removeprefix(owned(view, "")))
 
 
 _id: Final = attrgetter("id")
@@ -418,7 +440,7 @@ def fetch(
 ) -> Fetched:
     """A subscription's next batch, cut where the rules of progress allow."""
     subscription = find_subscription(store, number, view)
-    wanted = EventFilter(subscription.context, subscription.filter)
+    wanted = subscription.wanted.seen_by(view)
     # One more than asked for shows whether the batch would be cut between events of the same time.
     found = gather(store, wanted, subscription.position, count + 1, limits)
     if not found.events:
@@ -493,7 +515,9 @@ def chain_of(store: Store, name: str) -> list[IteratorState]:
     return chain
 
 
-def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> PendingBatch | None:
+def batch_until(
+    store: Store, number: int, ticks: int, limits: ReadLimits, view: View | None = None
+) -> PendingBatch | None:
     """The batch of a subscription that ends on a time, as far as the store knows, or None.
 
     It begins where the subscription is, and ends on that time; the store does not know how many events were requested.
@@ -504,7 +528,7 @@ def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> Pe
     if found is None or found.last_ticks == ticks:
         # A progress that was made before, and is repeated.
         return None
-    wanted = EventFilter(found.context, found.filter)
+    wanted = found.wanted.seen_by(view)
     # As much as a batch can have, and the event behind it.
     limits = limits._replace(bytes_max=limits.bytes_max + TIES_BYTES_MAX)
     events = gather(store, wanted, found.position, limits.events_max + TIES_MAX + 1, limits).events

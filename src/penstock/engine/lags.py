@@ -79,7 +79,7 @@ class LagCollector(Collector):
         if self._lags is None:
             return
         queues = [((one.context, one.name), one) for one in self._lags.queues]
-        subscriptions = [((one.subscriber, one.context, one.filter), one) for one in self._lags.subscriptions]
+        subscriptions = [((one.subscriber, one.context or "*", one.filter), one) for one in self._lags.subscriptions]
         yield from self._families("queue", ("context", "queue"), queues)
         yield from self._families("subscription", ("subscriber", "context", "filter"), subscriptions)
         help = "1 if there are queues or subscriptions without metrics of their lags"
@@ -95,7 +95,9 @@ class LagCollector(Collector):
         seconds = GaugeMetricFamily(f"penstock_{kind}_lag_seconds", "Age of the oldest of these events", labels=labels)
         exact = GaugeMetricFamily(f"penstock_{kind}_lag_exact", "0 if there may be more of these events", labels=labels)
         for values, one in found:
-            if self._view is None or self._view.has_filter(one.context, one.filter):
+            # What a principal has of its own of all contexts is counted for whoever sees all of it.
+            is_counted = one.context is not None or self._view is None or self._view.has_filter(None, one.filter)
+            if is_counted and jobs.is_whole(self._view, one):
                 events.add_metric(values, one.behind)
                 seconds.add_metric(values, one.behind_ms / 1000)
                 exact.add_metric(values, one.behind_is_exact)

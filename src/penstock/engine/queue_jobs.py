@@ -403,6 +403,16 @@ def parts_again(store: Store, queue: QueueState, events: Sequence[Event]) -> lis
     ]
 
 
+def preview(
+    store: Store, queue: QueueState, wanted: EventFilter, position: int, view: View | None
+) -> model.QueuePreview:
+    """What a queue would deliver with another filter, or from another position on."""
+    lag = store.lag(wanted.seen_by(view), position)
+    behind_ms = 0 if lag.oldest is None else max(0, store.now() - lag.oldest) // TICKS_PER_MS
+    allocations, letters = store.outstanding(queue.id), store.count_letters(queue.id)
+    return model.QueuePreview(position, lag.events, lag.is_exact, behind_ms, allocations, letters)
+
+
 def list_dead_letters(
     store: Store, request: model.ListDeadLetters, limit: int, view: View | None
 ) -> model.ListPage[model.Allocation]:

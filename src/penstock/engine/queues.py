@@ -33,10 +33,10 @@ from penstock.errors import (
     QueueMismatch,
     QueueNotFound,
 )
-from penstock.model import BY_PREFIX, BY_STREAM, EventFilter, RetryPolicy, Right, Selection, View
+from penstock.model import EventFilter, RetryPolicy, Right, Selection, View
 from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND
 from penstock.store import Store, contract
-from penstock.store.contract import Held, Part, QueueState, ReadLimits, Transaction
+from penstock.store.contract import Held, Part, QueueState, ReadLimits, Transaction, is_order
 from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX
 
 ATTEMPTS_MAX: Final = 16
@@ -53,8 +53,8 @@ LETTERS_PAGE: Final = 1000
 RUNS_MAX: Final = 10_000
 """Allocations, or outcomes, of one request."""
 REASON_BYTES_MAX: Final = 4096
-SELECTED_MAX: Final = 100
-"""Types, or prefixes, of one queue."""
+ORDER_BYTES_MAX: Final = 100
+"""How a queue is ordered: `prefix:` and a separator."""
 
 QueueChange = model.PauseQueue | model.RenameQueue | model.SetRetryPolicy | model.SetQueueFilter
 Markers = tuple[int, int | None]
@@ -118,6 +118,9 @@ class QueueRequests:
             declare = contract.DeclareQueue(request.context, request.queue, prefix, position, *given)
             made: QueueState = await self._context.apply(declare)
             return made
+        if not jobs.is_whole(caller.view, queue):
+            # The name is taken, and that is all the caller may know.
+            raise NotAllowed(caller.principal.name, Right.CONSUME.words, f"queue {queue.name}")
         for what, asked, known in (
             ("order", request.ordered, queue.ordered),
             ("selection", request.selection and selection.text, queue.selection),
@@ -125,9 +128,6 @@ class QueueRequests:
             if asked is not None and asked != known:
                 raise QueueMismatch(queue.name, what, known or "none", asked or "none")
         if queue.filter != wanted.prefix:
-            if caller.view is not None and not caller.view.has_filter(queue.context, queue.filter):
-                # The name is taken, and that is all the caller may know.
-                raise NotAllowed(caller.principal.name, Right.CONSUME.words, f"queue {queue.name}")
             raise QueueFilterMismatch(queue.name, queue.filter, wanted.prefix)
         return queue
 
@@ -219,11 +219,34 @@ class QueueRequests:
     async def set_filter(self, request: model.SetQueueFilter, caller: Caller) -> model.Done:
         check_names(filter=request.filter)
         queue = await self._lookup(request.queue, request.context, caller)
-        prefix = EventFilter(queue.context, request.filter).prefix
-        if caller.view is not None and not caller.view.has_filter(queue.context, prefix):
-            raise NotAllowed(caller.principal.name, Right.CONSUME.words, f"{queue.context}/{prefix}*")
-        selection = parsed_selection(request.selection).text
-        return await self._change(request, caller, "queue-filter", filter=prefix, selection=selection)
+        prefix, selection = EventFilter(queue.context, request.filter).prefix, Selection.parsed(request.selection)
+        _check_filter(queue, prefix, selection, Right.CONSUME, caller)
+        return await self._change(request, caller, "queue-filter", filter=prefix, selection=selection.text)
+
+    async def preview(self, request: model.PreviewQueue, caller: Caller) -> model.QueuePreview:
+        queue = await self._lookup(request.queue, request.context, caller)
+        prefix = queue.filter if request.filter is None else EventFilter(queue.context, request.filter).prefix
+        check_names(filter=prefix)
+        selection = Selection.parsed(queue.selection if request.selection is None else request.selection)
+        _check_filter(queue, prefix, selection, Right.READ, caller)
+        wanted = selection.events(queue.context, prefix)
+        position = queue.position
+        if request.ticks is not None or request.position is not None:
+            position = await self._place(queue, request.ticks or 0, request.position)
+        found: model.QueuePreview = await self._context.pool.run(
+            queue_jobs.preview, queue, wanted, position, caller.view
+        )
+        return found
+
+    async def _place(self, queue: QueueState, ticks: int, position: int | None) -> int:
+        """Where a queue is after a move to a time or a position."""
+        wanted = EventFilter(queue.context, queue.filter)
+        if position is None:
+            return await self._context.position_for(wanted, ticks)
+        end = await self._context.position_for(wanted, TICKS_MAX)
+        if not 1 <= position <= end:
+            raise InvalidRequest("position", f"is {position}; it must be from 1 to {end}, the next one")
+        return position
 
     async def _change(self, request: QueueChange, caller: Caller, what: str, **changes: Any) -> model.Done:
         queue = await self._lookup(request.queue, request.context, caller)
@@ -290,13 +313,7 @@ class QueueRequests:
     async def reset(self, request: model.ResetQueue, caller: Caller) -> model.Done:
         queue = await self._lookup(request.queue, request.context, caller)
         async with self._locks.turn(queue.name):
-            position, wanted = request.position, EventFilter(queue.context, queue.filter)
-            if position is None:
-                position = await self._context.position_for(wanted, request.ticks)
-            else:
-                end = await self._context.position_for(wanted, TICKS_MAX)
-                if not 1 <= position <= end:
-                    raise InvalidRequest("position", f"is {position}; it must be from 1 to {end}, the next one")
+            position = await self._place(queue, request.ticks, request.position)
             facts = {"context": queue.context, "queue": queue.name, "from": queue.position, "to": position}
             entry = self._audit.entry(caller.principal, "queues", "queue-reset", facts)
             # The last space of the disk is not for entries that consumers can make without end.
@@ -410,27 +427,20 @@ def _check_allocation(count: int, ttl_ms: int) -> None:
         raise InvalidRequest("allocation time", f"is {ttl_ms} ms; it must be -1 or between 1 and {TTL_MS_MAX}")
 
 
+def _check_filter(queue: QueueState, prefix: str, selection: Selection, right: Right, caller: Caller) -> None:
+    for beginning in selection.beginnings(prefix):
+        if caller.view is not None and not caller.view.has_filter(queue.context, beginning):
+            raise NotAllowed(caller.principal.name, right.words, f"{queue.context}/{beginning}*")
+
+
 def _check_rules(rules: model.SubscribeQueue) -> None:
-    ordered = rules.ordered
-    if ordered and ordered != BY_STREAM and not ordered.removeprefix(BY_PREFIX) != ordered:
-        raise InvalidRequest("order", f"is {ordered!r}; it must be stream, or prefix: and a separator")
-    if ordered == BY_PREFIX:
-        raise InvalidRequest("order", "has no separator; write it behind prefix:")
+    if not is_order(rules.ordered or ""):
+        raise InvalidRequest("order", f"is {rules.ordered!r}; it must be stream, or prefix: and a separator")
+    if len((rules.ordered or "").encode()) > ORDER_BYTES_MAX:
+        raise LimitExceeded("order_bytes_max", len((rules.ordered or "").encode()), ORDER_BYTES_MAX)
     RetryPolicy.parsed(rules.retry or "")
-    parsed_selection(rules.selection or "")
     if rules.dead_after is not None and rules.dead_after < 1:
         raise InvalidRequest("deliveries", f"are {rules.dead_after}; there must be at least 1")
-
-
-def parsed_selection(text: str) -> Selection:
-    try:
-        selection = Selection.parsed(text)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise InvalidRequest("selection", f"{text[:80]!r} is none") from None
-    for name, values in selection._asdict().items():
-        if values is not None and not (0 < len(values) <= SELECTED_MAX and all(isinstance(one, str) for one in values)):
-            raise InvalidRequest(name, f"must be 1 to {SELECTED_MAX} texts")
-    return selection
 
 
 def _check_runs(runs: Sequence[model.Run]) -> None:

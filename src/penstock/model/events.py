@@ -211,11 +211,17 @@ def event(
     if not isinstance(body, bytes):
         body = _bytes_of(body)
     if due is not None:
-        ticks_of_time(due, "due")
-        headers = {**_headers_of(headers), DUE: due.astimezone(UTC).isoformat().replace("+00:00", "Z")}
+        headers = with_due(headers, due)
     if headers is not None and not isinstance(headers, str):
         headers = _json(headers, "headers").decode()
     return new_event(type, body, headers, id, time)
+
+
+def with_due(headers: str | Mapping[str, Any] | None, due: datetime) -> str:
+    """Headers that also say when queues hand the event out. Raises NotJson, or InvalidRequest without a time zone."""
+    ticks_of_time(due, "due")
+    text = due.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return _json({**_headers_of(headers), DUE: text}, "headers").decode()
 
 
 def _headers_of(headers: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -351,6 +357,8 @@ class EventFilter:
         """The part of it that a principal may see."""
         if view is None or (self.context is not None and view.has_filter(self.context, self.prefix)):
             return self
+        if self.within is not None:
+            return replace(self, within=self.within.meet(view))
         scopes = tuple(scope for scope in view.scopes if scope.meets_filter(self.context, self.prefix))
         if len(scopes) == 1 and scopes[0].context is not None:
             # Indexes find one context and prefix quickly.
@@ -361,8 +369,12 @@ class EventFilter:
         return replace(self, within=View(scopes))
 
 
+SELECTED_MAX: Final = 100
+"""Types, or prefixes, of one selection."""
+
+
 class Selection(NamedTuple):
-    """What narrows the filter of a queue: types of events, and several prefixes; None: all of them."""
+    """What narrows the filter of a queue or subscription: types of events, and several prefixes; None: all."""
 
     types: tuple[str, ...] | None = None
     prefixes: tuple[str, ...] | None = None
@@ -370,8 +382,24 @@ class Selection(NamedTuple):
     @staticmethod
     @lru_cache(1024)
     def parsed(text: str) -> "Selection":
-        given = json.loads(text) if text else {}
-        return Selection(*(tuple(given[name]) if name in given else None for name in Selection._fields))
+        """Raises InvalidRequest."""
+        try:
+            given = json.loads(text) if text else {}
+            if not isinstance(given, dict):
+                raise TypeError
+            if unknown := given.keys() - set(Selection._fields):
+                raise InvalidRequest("selection", f"has {min(unknown)!r}; it knows {', '.join(Selection._fields)}")
+            selection = Selection(*(tuple(given[name]) if name in given else None for name in Selection._fields))
+        except (ValueError, TypeError, RecursionError):
+            raise InvalidRequest("selection", f"{text[:SHOWN_MAX]!r} is none") from None
+        for name, values in selection._asdict().items():
+            if values is not None and not 0 < len(values) <= SELECTED_MAX:
+                raise InvalidRequest(name, f"are {len(values)}; there must be 1 to {SELECTED_MAX}")
+            check = check_type if name == "types" else check_stream
+            for value in values or ():
+                if reason := check(value) if isinstance(value, str) else "is no text":
+                    raise InvalidRequest(name.removesuffix("s"), reason)
+        return selection
 
     @property
     def text(self) -> str:
@@ -379,6 +407,12 @@ class Selection(NamedTuple):
         given = {name: sorted(set(value)) for name, value in self._asdict().items() if value is not None}
         return compact(given) if given else ""
 
-    def events(self, context: str, filter: str) -> EventFilter:
+    def beginnings(self, filter: str) -> tuple[str, ...]:
+        """How the names of all streams begin that pass a filter and this."""
+        prefix = "" if filter == "*" else filter
+        fitting = (one for one in self.prefixes or () if one.startswith(prefix) or prefix.startswith(one))
+        return tuple(max(one, prefix, key=len) for one in fitting) or (prefix,)
+
+    def events(self, context: str | None, filter: str) -> EventFilter:
         scopes = tuple(Scope(context, prefix) for prefix in self.prefixes or ())
         return EventFilter(context, filter, self.types, View(scopes) if scopes else None)

@@ -117,22 +117,25 @@ class FetchedBatch(Reply):
 class SubscriptionInfo:
     """A durable subscription. `position` is the next it will look at; `last_ticks` the time its last batch ended on.
 
-    `behind` counts the events that it will get; the other two are as in a QueueInfo. Only lists count them.
+    Without `context` it is of all contexts. `selection` is as in SubscriptionStart. `behind` counts the events that it
+    will get; the other two are as in a QueueInfo. Only lists count them.
     """
 
     id: int
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     position: int
     last_ticks: int | None
     behind: int = 0
     behind_is_exact: bool = False
     behind_ms: int = 0
+    selection: str = ""
 
     @property
     def wanted(self) -> EventFilter:
-        return EventFilter(self.context, self.filter)
+        """The events that it delivers."""
+        return Selection.parsed(self.selection).events(self.context, self.filter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,21 @@ class Extended(Reply):
     """When the allocations expire now (ticks)."""
 
     expires: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePreview(Reply):
+    """From `position` on a queue would deliver `behind` events; unless that is exact, more.
+
+    `behind_ms` is how long ago the oldest of them was recorded. A move would drop `allocations` and `dead` letters.
+    """
+
+    position: int
+    behind: int
+    behind_is_exact: bool
+    behind_ms: int
+    allocations: int
+    dead: int
 
 
 @dataclass(frozen=True, slots=True)

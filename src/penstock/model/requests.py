@@ -11,7 +11,7 @@ from typing import ClassVar, Final, NamedTuple, TypeVar, dataclass_transform
 
 from penstock.model.access import Limits, Right
 from penstock.model.columns import Columns, columns_of
-from penstock.model.events import ANY, NewEvent
+from penstock.model.events import ANY, NewEvent, Selection
 
 R = TypeVar("R", bound="Request")
 
@@ -244,9 +244,12 @@ class ListStreams(Request):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStart:
-    context: str
+    """Without `context`: all contexts that the principal may see. `selection` is the text of a `Selection`."""
+
+    context: str | None
     filter: str
     start_ticks: int
+    selection: str = ""
 
 
 @request(Right.CONSUME, Reach.EACH, Repeat.HARMLESS)
@@ -255,7 +258,14 @@ class RegisterSubscriptions(Request):
     subscriptions: tuple[SubscriptionStart, ...]
 
     def places(self) -> Iterable[Place]:
-        return (Place(one.context, one.filter, True) for one in self.subscriptions)
+        return (place for one in self.subscriptions for place in _places(one.context, one.filter, one.selection))
+
+
+def _places(context: str | None, filter: str, selection: str | None) -> Iterable[Place]:
+    """What a consumer with this filter needs. Of all contexts it gets what it may see, and needs no more."""
+    if context is None:
+        return ()
+    return (Place(context, prefix, True) for prefix in Selection.parsed(selection or "").beginnings(filter))
 
 
 @request(Right.CONSUME, Reach.SUBSCRIPTION, Repeat.READS)
@@ -280,12 +290,13 @@ class SetSubscription(Request):
     """Move a subscription to a time. A repeat would move it back over what was progressed since."""
 
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     ticks: int
+    selection: str = ""
 
     def places(self) -> Iterable[Place]:
-        return (Place(self.context, self.filter, True),)
+        return _places(self.context, self.filter, self.selection)
 
 
 @request(Right.READ, Reach.VISIBLE, Repeat.READS)
@@ -319,7 +330,7 @@ class SubscribeQueue(Request):
     several: bool = False
 
     def places(self) -> Iterable[Place]:
-        return (Place(self.context, self.filter, True),)
+        return _places(self.context, self.filter, self.selection)
 
 
 @request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
@@ -465,6 +476,21 @@ class SetQueueFilter(Request):
     queue: str
     filter: str
     selection: str = ""
+
+
+@request(Right.READ, Reach.QUEUE, Repeat.READS)
+class PreviewQueue(Request):
+    """What another filter, or a move, would have a queue deliver; nothing changes. None: as it is.
+
+    With `filter` or `selection` as in SetQueueFilter, with `position` or `ticks` as in ResetQueue; not both of those.
+    """
+
+    context: str | None
+    queue: str
+    filter: str | None = None
+    selection: str | None = None
+    ticks: int | None = None
+    position: int | None = None
 
 
 @request(Right.READ, Reach.QUEUE, Repeat.READS)

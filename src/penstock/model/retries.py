@@ -32,7 +32,10 @@ class RetryPolicy(NamedTuple):
             given = json.loads(text)
             policy = RetryPolicy(**{name: float(value) for name, value in given.items()})
         except (ValueError, TypeError, AttributeError, RecursionError):
-            raise InvalidRequest("retry policy", f"{text[:80]!r} is none; see docs/queues.md") from None
+            raise InvalidRequest(
+                "retry policy",
+                f"{text[:80]!r} is none; write a JSON object of {', '.join(RetryPolicy._fields)}, or nothing",
+            ) from None
         return policy.checked()
 
     def checked(self) -> "RetryPolicy":

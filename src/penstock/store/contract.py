@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.model import (
+    BY_PREFIX,
+    BY_STREAM,
     Allocation,
     Appended,
     Credential,
@@ -34,6 +36,11 @@ LOGS_MAX: Final = 100_000
 """Logs in one store."""
 ITERATOR_CHAIN_MAX: Final = 16
 """Iterators that may read one another in a row."""
+
+
+def is_order(ordered: str) -> bool:
+    """Whether a queue can be ordered like this."""
+    return ordered in ("", BY_STREAM) or (ordered.startswith(BY_PREFIX) and ordered != BY_PREFIX)
 
 
 Run = tuple[int, int]
@@ -232,7 +239,7 @@ class Hid(NamedTuple):
 STATE_TABLES: Final = {
     "timelines": ("timeline", "after_position", "started"),
     "contexts": ("name", "events", "commits", "streams", "bytes", "top"),
-    "subscriptions": ("id", "subscriber", "context", "filter", "position", "last_ticks"),
+    "subscriptions": ("id", "subscriber", "context", "filter", "position", "last_ticks", "selection"),
     "queues": ("id", "name", "context", "filter", "position", "dead_after", "ordered", "selection", "retry", "paused"),
     "allocations": ("queue_id", "first", "last", "count", "subscriber", "expires", "deliveries", "key", "due"),
     "dead_letters": ("queue_id", "position", "stream", "sequence", "deliveries", "subscriber", "reason", "died"),
@@ -294,12 +301,13 @@ class Commit(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Register(Operation):
-    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo."""
+    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo; SubscriptionMismatch."""
 
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     position: int
+    selection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +330,7 @@ class SetBookmark(Operation):
     """Move a subscription from any position. Fails with SubscriptionNotFound."""
 
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     position: int
 

@@ -117,6 +117,7 @@ ERROR_CODES: Final[dict[type[errors.PenstockError], tuple[Res01Code, RemitsCode]
     errors.StoreInUse: (_R.STORAGE, _M.InternalError),
     errors.StoreTooNew: (_R.STORAGE, _M.InternalError),
     errors.StoreUnfinished: (_R.STORAGE, _M.InternalError),
+    errors.SubscriptionMismatch: (_R.STORAGE, _M.InternalError),
     errors.SubscriptionMoved: (_R.STORAGE, _M.InternalError),
     errors.SubscriptionNotFound: (_R.STORAGE, _M.InternalError),
     errors.TimedOut: (_R.READER_TIMEOUT, _M.ServerBusy),

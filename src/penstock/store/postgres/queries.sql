@@ -348,20 +348,20 @@ ORDER BY name LIMIT %(limit)s;
 -- Subscriptions.
 
 -- name: add_subscription
-INSERT INTO subscriptions (subscriber, context, filter, position)
-SELECT %(subscriber)s, %(context)s, %(filter)s, %(position)s
+INSERT INTO subscriptions (subscriber, context, filter, position, selection)
+SELECT %(subscriber)s, %(context)s, %(filter)s, %(position)s, %(selection)s
 WHERE NOT EXISTS (SELECT FROM subscriptions
     WHERE subscriber = %(subscriber)s AND context = %(context)s AND filter = %(filter)s);
 
 -- name: find_subscription
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions
 WHERE subscriber = %(subscriber)s AND context = %(context)s AND filter = %(filter)s;
 
 -- name: subscription
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions WHERE id = %(id)s;
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions WHERE id = %(id)s;
 
 -- name: subscriptions
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions
 WHERE id > %(after)s ORDER BY id LIMIT %(limit)s;
 
 -- name: progress_subscription
@@ -628,6 +628,9 @@ SET deliveries = excluded.deliveries, subscriber = excluded.subscriber, reason =
 -- name: letters
 SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
 WHERE queue_id = %(queue_id)s AND position > %(after)s ORDER BY position LIMIT %(limit)s;
+
+-- name: count_letters
+SELECT count(*) FROM dead_letters WHERE queue_id = %(queue_id)s;
 
 -- name: letters_at
 SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
@@ -962,7 +965,7 @@ SELECT timeline, after_position, started FROM timelines ORDER BY timeline;
 SELECT name, events, commits, streams, bytes, top FROM contexts ORDER BY name;
 
 -- name: state_subscriptions
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions ORDER BY id;
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions ORDER BY id;
 
 -- name: state_queues
 SELECT id, name, context, filter, position, dead_after, ordered, selection, retry, paused FROM queues ORDER BY id;
@@ -1043,7 +1046,8 @@ FROM (SELECT %s::text AS name, %s::bigint AS events, %s::bigint AS commits, %s::
 WHERE contexts.name = given.name;
 
 -- name: import_subscriptions
-INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks) VALUES (%s, %s, %s, %s, %s, %s);
+INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks, selection)
+VALUES (%s, %s, %s, %s, %s, %s, %s);
 
 -- name: import_queues
 INSERT INTO queues (id, name, context, filter, position, dead_after, ordered, selection, retry, paused)

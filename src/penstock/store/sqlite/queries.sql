@@ -142,18 +142,19 @@ WHERE context_id = (SELECT id FROM contexts WHERE name = :context)
 ORDER BY name LIMIT :limit;
 
 -- name: add_subscription
-INSERT INTO subscriptions (subscriber, context, filter, position) VALUES (:subscriber, :context, :filter, :position)
+INSERT INTO subscriptions (subscriber, context, filter, position, selection)
+VALUES (:subscriber, :context, :filter, :position, :selection)
 ON CONFLICT DO NOTHING;
 
 -- name: find_subscription
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions
 WHERE subscriber = :subscriber AND context = :context AND filter = :filter;
 
 -- name: subscription
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions WHERE id = :id;
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions WHERE id = :id;
 
 -- name: subscriptions
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions
 WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: progress_subscription
@@ -375,6 +376,9 @@ SET deliveries = excluded.deliveries, subscriber = excluded.subscriber, reason =
 -- name: letters
 SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
 WHERE queue_id = :queue_id AND position > :after ORDER BY position LIMIT :limit;
+
+-- name: count_letters
+SELECT count(*) FROM dead_letters WHERE queue_id = :queue_id;
 
 -- name: letters_at
 SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
@@ -666,7 +670,7 @@ SELECT timeline, after_position, started FROM timelines ORDER BY timeline;
 SELECT name, events, commits, streams, bytes, top FROM contexts ORDER BY name;
 
 -- name: state_subscriptions
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions ORDER BY id;
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions ORDER BY id;
 
 -- name: state_queues
 SELECT id, name, context, filter, position, dead_after, ordered, selection, retry, paused FROM queues ORDER BY id;
@@ -708,7 +712,8 @@ INSERT INTO timelines (timeline, after_position, started) VALUES (?, ?, ?);
 UPDATE contexts SET events = ?2, commits = ?3, streams = ?4, bytes = ?5, top = ?6 WHERE name = ?1;
 
 -- name: import_subscriptions
-INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks, selection)
+VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: import_queues
 INSERT INTO queues (id, name, context, filter, position, dead_after, ordered, selection, retry, paused)

@@ -18,6 +18,7 @@ from penstock.errors import (
     QueueExists,
     QueueFilterMismatch,
     QueueNotFound,
+    SubscriptionMismatch,
     SubscriptionMoved,
     SubscriptionNotFound,
 )
@@ -28,6 +29,8 @@ from penstock.store.tables.database import Database
 
 QUEUE_ALLOCATIONS_MAX: Final = 200_000
 """Allocations of one queue: held, expired, dead, or waiting for a time or for others of their key."""
+ALL_CONTEXTS: Final = ""
+"""The context of a subscription to all of them, as it is stored."""
 
 
 class Deferred:
@@ -40,10 +43,22 @@ class Deferred:
 
 
 def register(db: Database, op: contract.Register) -> Deferred:
-    values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter}
-    db.later("add_subscription", {**values, "position": op.position})
+    values = {"subscriber": op.subscriber, "context": op.context or ALL_CONTEXTS, "filter": op.filter}
+    db.later("add_subscription", {**values, "position": op.position, "selection": op.selection})
     found = db.send("find_subscription", values)
-    return Deferred(lambda: SubscriptionInfo(*found()[0]))
+
+    def result() -> SubscriptionInfo:
+        info = subscription_of(found()[0])
+        if info.selection != op.selection:
+            raise SubscriptionMismatch(op.subscriber, info.selection, op.selection)
+        return info
+
+    return Deferred(result)
+
+
+def subscription_of(row: Sequence[Any]) -> SubscriptionInfo:
+    number, subscriber, context, prefix, position, last_ticks, selection = row
+    return SubscriptionInfo(number, subscriber, context or None, prefix, position, last_ticks, selection=selection)
 
 
 def progress(db: Database, op: contract.Progress) -> Deferred:
@@ -53,8 +68,9 @@ def progress(db: Database, op: contract.Progress) -> Deferred:
 
 
 def set_bookmark(db: Database, op: contract.SetBookmark) -> Deferred:
-    values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter, "position": op.position}
-    where = f"of {op.subscriber} to '{op.filter}' in context {op.context}"
+    context = op.context or ALL_CONTEXTS
+    values = {"subscriber": op.subscriber, "context": context, "filter": op.filter, "position": op.position}
+    where = f"of {op.subscriber} to '{op.filter}' in context {op.context or '*'}"
     return _changed(db.send("set_subscription", values), lambda: SubscriptionNotFound(where))
 
 

@@ -18,7 +18,7 @@ from struct import unpack_from
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.errors import NotDurable, StorageFailure
-from penstock.model import Allocation, DeadLetter, EventFilter, QueueInfo, StoreStats, SubscriptionInfo
+from penstock.model import Allocation, DeadLetter, EventFilter, QueueInfo, StoreStats, SubscriptionInfo, View
 from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
 from penstock.store.contract import STATE_TABLES, ReadLimits
@@ -26,6 +26,7 @@ from penstock.store.erasure_filter import unpack_ranges
 from penstock.store.lag import EventLag, LagLimits, lag_of
 from penstock.store.seals import BLOCK_BITS, checked, group
 from penstock.store.tables import access
+from penstock.store.tables.consumers import ALL_CONTEXTS, subscription_of
 from penstock.store.tables.database import Database
 from penstock.store.tables.history import HistoryReader, retried
 from penstock.store.tables.logs import iterator_of
@@ -130,15 +131,16 @@ class Store(HistoryReader):
 
     def subscription(self, number: int) -> SubscriptionInfo | None:
         row = self.db.row("subscription", {"id": number})
-        return SubscriptionInfo(*row) if row else None
+        return subscription_of(row) if row else None
 
-    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
-        row = self.db.row("find_subscription", {"subscriber": subscriber, "context": context, "filter": filter})
-        return SubscriptionInfo(*row) if row else None
+    def find_subscription(self, subscriber: str, context: str | None, filter: str) -> SubscriptionInfo | None:
+        values = {"subscriber": subscriber, "context": context or ALL_CONTEXTS, "filter": filter}
+        row = self.db.row("find_subscription", values)
+        return subscription_of(row) if row else None
 
     def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
         """Subscriptions, not counted yet; see `with_lag`."""
-        return [SubscriptionInfo(*row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
+        return [subscription_of(row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
 
     def find_queues(self, name: str, context: str | None = None) -> list[contract.QueueState]:
         """Queues of a name, of one context or of all."""
@@ -152,10 +154,9 @@ class Store(HistoryReader):
         """Queues whose `behind` only has the events to be delivered again; see `with_lag`."""
         values = {"after": after, "limit": limit, "now": self.now()}
         found: list[QueueInfo] = []
-        for row in self.db.rows("queues", values):
-            *counts, ordered, selection, retry, paused, delayed = row
-            rules = {"ordered": ordered, "selection": selection, "retry": retry}
-            found.append(QueueInfo(*counts, **rules, paused=bool(paused), delayed=delayed))
+        for *counts, ordered, selection, retry, paused, delayed in self.db.rows("queues", values):
+            lag = False, 0
+            found.append(QueueInfo(*counts, *lag, ordered, selection, retry, bool(paused), delayed))
         return found
 
     @retried
@@ -164,9 +165,14 @@ class Store(HistoryReader):
         with self.db.snapshot():
             return lag_of(self, wanted, position, limits)
 
-    def with_lag(self, one: Consumer, limits: LagLimits = LagLimits()) -> Consumer:  # noqa: B008 -- frozen
-        """A queue or a subscription of a list, with how far it is behind."""
-        wanted = one.wanted
+    def with_lag(
+        self,
+        one: Consumer,
+        limits: LagLimits = LagLimits(),  # noqa: B008 -- frozen
+        view: View | None = None,
+    ) -> Consumer:
+        """A queue or a subscription of a list, with how far it is behind in what a principal may see."""
+        wanted = one.wanted.seen_by(view)
         lag, now = self.lag(wanted, one.position, limits), self.now()
         times = [] if lag.oldest is None else [lag.oldest]
         if one.behind:
@@ -236,6 +242,9 @@ class Store(HistoryReader):
         """Dead letters of a queue, by position, after one."""
         values = {"queue_id": queue, "after": after, "limit": limit}
         return [DeadLetter(*row) for row in self.db.rows("letters", values)]
+
+    def count_letters(self, queue: int) -> int:
+        return int(self.db.value("count_letters", {"queue_id": queue}))
 
     def letters_at(self, queue: int, positions: Sequence[int]) -> list[DeadLetter]:
         values = {"queue_id": queue, "positions": json.dumps(positions)}

@@ -222,13 +222,18 @@ SL: Final = paged("SL", model.StreamInfo, NAME, EVENT_COUNT)
 _QUEUE_COUNTS: Final = [LONG(name) for name in ("Behind", "Allocated", "Allocations", "DeliveriesMax", "Dead")]
 _QUEUE_INFO: Final = (ID, CONTEXT, NAME, FILTER, POSITION, *_QUEUE_COUNTS, LONG_OR_NULL("DeadAfter"))
 QL: Final = paged("QL", model.QueueInfo, *_QUEUE_INFO)
+_SELECTION: Final = STRING("Selection")
 _LAG: Final = (FLAG("BehindIsExact"), LONG("BehindMs"))
-_RULES_OF_QUEUE: Final = (STRING("Ordered"), STRING("Selection"), STRING("Retry"), FLAG("Paused"), LONG("Delayed"))
+_RULES_OF_QUEUE: Final = (STRING("Ordered"), _SELECTION, STRING("Retry"), FLAG("Paused"), LONG("Delayed"))
+_PREVIEW: Final = (POSITION, LONG("Behind"), *_LAG, LONG("Allocations"), LONG("Dead"))
+PV: Final = Answer("PV", model.QueuePreview, *_PREVIEW)
 QM: Final = paged("QM", model.QueueInfo, *_QUEUE_INFO, *_LAG, *_RULES_OF_QUEUE)
 _LAST_TIME: Final = TIME_OR_NULL("LastEventTime", "last_ticks")
-_SUBSCRIPTION_INFO: Final = (ID, STRING("Subscriber"), CONTEXT, FILTER, POSITION, _LAST_TIME)
+_NO_CONTEXT: Final = STRING("Context", get=lambda info: info.context or "")
+_SUBSCRIPTION_INFO: Final = (ID, STRING("Subscriber"), _NO_CONTEXT, FILTER, POSITION, _LAST_TIME)
 UL: Final = paged("UL", model.SubscriptionInfo, *_SUBSCRIPTION_INFO)
-UM: Final = paged("UM", model.SubscriptionInfo, *_SUBSCRIPTION_INFO, LONG("Behind"), *_LAG)
+_OF_SUBSCRIPTION: Final = (ID, STRING("Subscriber"), ANY_CONTEXT, FILTER, POSITION, _LAST_TIME)
+UM: Final = paged("UM", model.SubscriptionInfo, *_OF_SUBSCRIPTION, LONG("Behind"), *_LAG, _SELECTION)
 _DEAD: Final = (FIRST, LAST, LONG("Count"), STRING("Subscriber"), LONG("Deliveries"), TIME("Expired", "expires"))
 LD: Final = paged("LD", Allocation, *_DEAD)
 _STATS: Final = Field("", Stats(), "stats", get=lambda stats: stats)
@@ -287,7 +292,7 @@ _APPEND: Final = partial(Command, "AC", "appends a commit", Append, CR, *COMMIT,
 _DECLARE: Final = "declares a queue and allocates events of it"
 _ACKNOWLEDGE: Final = "acknowledges an allocation and allocates the next"
 _STARTS: Final = rows(model.SubscriptionStart, "Count", "subscriptions", CONTEXT, FILTER, START_TIME)
-_NO_CONTEXT: Final = partial(AcknowledgeQueue, context=None)
+_OF_ANY: Final = partial(AcknowledgeQueue, context=None)
 _SET: Final = (SUBSCRIBER, CONTEXT, FILTER, TIME("SetTo", "ticks"))
 _RESET: Final = (QUEUE, TIME("ResetTo", "ticks"), UTC_NOW)
 
@@ -299,7 +304,7 @@ ORIGINAL: Final = (
     Command("PS", "progresses subscriptions", model.ProgressSubscription, SP, each=(SUBSCRIPTION, LAST_EVENT_TIME)),
     Command("SS", "sets subscriptions to a time", model.SetSubscription, ST, each=_SET),
     Command("SQ", _DECLARE, model.SubscribeQueue, QE, *SUBSCRIBE),
-    Command("AQ", _ACKNOWLEDGE, AcknowledgeQueue, QE, *HELD, COUNT, TTL, make=_NO_CONTEXT),
+    Command("AQ", _ACKNOWLEDGE, AcknowledgeQueue, QE, *HELD, COUNT, TTL, make=_OF_ANY),
     Command("RQ", "resets a queue to a time", model.ResetQueue, QT, *_RESET, make=partial(model.ResetQueue, None)),
 )
 
@@ -332,6 +337,9 @@ _several: Final = partial(model.SubscribeQueue, several=True)
 _RUNS: Final = rows(model.Run, "RunCount", "runs", FIRST, LAST, to_end=False)
 _DELAY: Final = LONG_OR_NULL("DelayMs")
 _REASON: Final = STRING("Reason")
+_STARTS_ANYWHERE: Final = (ANY_CONTEXT, FILTER, START_TIME, _SELECTION)
+_ALL_STARTS: Final = rows(model.SubscriptionStart, "Count", "subscriptions", *_STARTS_ANYWHERE)
+_SET_ANYWHERE: Final = (SUBSCRIBER, ANY_CONTEXT, FILTER, TIME("SetTo", "ticks"), _SELECTION)
 _RETRIED: Final = rows(model.Retried, "RetryCount", "retries", POSITION, _DELAY, _REASON, to_end=False)
 _BURIED: Final = rows(model.Buried, "BuryCount", "buries", POSITION, _REASON)
 _REST: Final = (Field("Rest", word(model.Rest), "rest"), _DELAY, _REASON)
@@ -339,6 +347,12 @@ _SETTLE: Final = (*_QUEUE, SUBSCRIBER, _RUNS, *_REST, _RETRIED, _BURIED)
 _POSITIONS: Final = Field("Position", Values(LONG), "positions")
 _RELEASE: Final = (*_QUEUE, SUBSCRIBER, FIRST, LAST, FLAG("Counts", default=True))
 _RESET_TO: Final = (TIME("ResetTo", "ticks"), LONG_OR_NULL("Position", default=None))
+_CHANGED: Final = (
+    STRING_OR_NULL("Filter"),
+    STRING_OR_NULL("Selection"),
+    TIME_OR_NULL("ResetTo", "ticks"),
+    LONG_OR_NULL("Position"),
+)
 _MESSAGES: Final = Field("Message", Values(BYTES), "messages")
 _UNITS: Final = rows(model.StagedUnit, "UnitCount", "units", *COMMIT, BYTES("Record", "data"), BYTES("Keys"))
 _CHUNKS: Final = Field("Chunk", Values(BYTES, "ChunkCount"), "chunks")
@@ -360,6 +374,8 @@ EXTENSIONS: Final = (
     _large("AF", "appends a commit, and returns its position", Append, CF, MARK, *COMMIT, NEW_EVENTS),
     _large("TX", "commits and acknowledges, all or nothing", model.Transact, TR, MARK, _COMMITS, _RECEIPTS, _PROGRESS),
     # --- subscriptions and queues
+    Command("RM", "as RS, of all contexts, or selecting", model.RegisterSubscriptions, SR, SUBSCRIBER, _ALL_STARTS),
+    Command("SM", "as SS, of all contexts, or selecting", model.SetSubscription, ST, each=_SET_ANYWHERE),
     _fetch("FW", "as FE, waiting for events", model.FetchSubscription, EF, WAIT_MS),
     _fetch("FF", "as FW, with whole events", model.FetchSubscription, BF, WAIT_MS, present=full_frames),
     Command("SW", "as SQ, waiting for events", model.SubscribeQueue, QE, WAIT_MS, *SUBSCRIBE),
@@ -375,7 +391,8 @@ EXTENSIONS: Final = (
     Command("QN", "renames a queue", model.RenameQueue, QT, *_QUEUE, NAME),
     Command("QD", "deletes a queue", model.DeleteQueue, QT, *_QUEUE),
     Command("QY", "sets a retry policy", model.SetRetryPolicy, QT, *_QUEUE, STRING("Retry")),
-    Command("QX", "sets a filter", model.SetQueueFilter, QT, *_QUEUE, FILTER, STRING("Selection")),
+    Command("QX", "sets a filter", model.SetQueueFilter, QT, *_QUEUE, FILTER, _SELECTION),
+    Command("QV", "previews another filter, or a move", model.PreviewQueue, PV, *_QUEUE, *_CHANGED),
     Command("DR", "sets a dead-letter rule", model.SetDeadLetterRule, QT, *_QUEUE, LONG_OR_NULL("DeadAfter")),
     Command("DL", "lists dead letters", model.ListDeadLetters, LD, *_QUEUE, AFTER, LIMIT),
     Command("DP", "puts a dead letter back", model.PutBack, QT, *_QUEUE, FIRST),

@@ -31,3 +31,6 @@ CREATE TABLE dead_letters (
 );
 CREATE INDEX dead_letters_by_stream ON dead_letters (stream);
 CREATE INDEX dead_letters_by_position ON dead_letters (position);
+
+-- Subscriptions: one of all contexts has an empty one. selection is as that of queues.
+ALTER TABLE subscriptions ADD COLUMN selection text COLLATE "C" NOT NULL DEFAULT '';

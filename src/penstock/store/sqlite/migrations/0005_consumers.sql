@@ -37,3 +37,6 @@ CREATE TABLE dead_letters (
 ) WITHOUT ROWID;
 CREATE INDEX dead_letters_by_stream ON dead_letters (stream);
 CREATE INDEX dead_letters_by_position ON dead_letters (position);
+
+-- Subscriptions: one of all contexts has an empty one. selection is as that of queues.
+ALTER TABLE subscriptions ADD COLUMN selection TEXT NOT NULL DEFAULT '';
