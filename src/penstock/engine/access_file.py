@@ -12,6 +12,7 @@
 
 import os
 import re
+import shlex
 import stat
 import tomllib
 from datetime import date, datetime
@@ -65,7 +66,7 @@ class AccessFile:
         except OSError as error:
             raise InvalidRequest("access_file", f"{self.path} cannot be read: {error.strerror}") from error
         if mode & stat.S_IWOTH:
-            fix = f"chmod o-w {self.path}"
+            fix = f"chmod o-w {shlex.quote(str(self.path))}"
             raise InvalidRequest(
                 "access_file", f"every user can write {self.path}, and so become an administrator: {fix}"
             )
