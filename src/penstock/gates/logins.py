@@ -11,12 +11,15 @@ from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.access import Login
-from penstock.errors import NotAuthenticated, PenstockError
+from penstock.engine.engine import FIELD_BYTES
+from penstock.errors import LimitExceeded, NotAuthenticated, PenstockError
 from penstock.model import Identity
 from penstock.tcp import CloseReason, TcpSession
 
 SENDERS_MAX: Final = 1024
 """Senders behind one connection that are remembered; the one that has sent nothing for longest is forgotten first."""
+SENDER_BYTES_MAX: Final = 4096
+"""Routing frames of one that is remembered, each with its overhead. ZeroMQ's have up to 255 bytes, one for a broker."""
 REFUSALS_MAX: Final = 10
 """Wrong tokens that a connection may show before it is ended."""
 
@@ -78,6 +81,8 @@ class Logins:
     def authenticate(self, token: str, routing: Sequence[bytes] = ()) -> Identity | PenstockError:
         """Take a token, at any time and again: from the next message on its sender is that principal, or as before."""
         key = tuple(routing)
+        if (size := sum(FIELD_BYTES + len(frame) for frame in key)) > SENDER_BYTES_MAX:
+            return LimitExceeded("sender_bytes_max", size, SENDER_BYTES_MAX)
         before = self._behind.get(key) if key else self._own
         if not key and before is None and not self._is_broker:
             before = self._base
