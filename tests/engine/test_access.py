@@ -428,16 +428,21 @@ def test_long_polls_are_counted_until_they_end() -> None:
     assert who.begin_polls(1) is None
 
 
-async def test_connections_are_limited_by_token_and_by_the_principal_of_a_gate(engine: Engine) -> None:
+async def test_connections_are_limited_by_token_and_by_the_principal_of_a_gate_or_of_a_key(engine: Engine) -> None:
     await closed(engine, "read:shop", limits=Limits(connections_max=1))
     token = await token_of(engine, "eve")
+    certificate = "certificate:eve.example"
+    await engine.execute(ANONYMOUS, model.AddCredential("eve", certificate))
     first = engine.access.by_token(token, ignore)
-    for fixed in (None, "eve"):
-        with pytest.raises(OverLimit) as caught:
-            engine.access.arrive(fixed, ignore) if fixed else engine.access.by_token(token, ignore)
-        assert (caught.value.limit, caught.value.maximum) == ("connections_max", 1)
+    with pytest.raises(OverLimit) as caught:
+        engine.access.by_token(token, ignore)
+    for login in (engine.access.arrive("eve", ignore), engine.access.arrive(None, ignore, [certificate])):
+        assert login.principal is NOBODY
+        assert vars(login.refusal or object) == vars(caught.value)
+        engine.access.leave(login)
+    assert (caught.value.limit, caught.value.maximum) == ("connections_max", 1)
     engine.access.leave(first)
-    assert engine.access.by_token(token, ignore).usage.connections == 1
+    assert engine.access.arrive(None, ignore, [certificate]).usage.connections == 1
 
 
 async def test_a_principal_stages_only_so_many_bytes(tmp_path: Path) -> None:

@@ -210,3 +210,17 @@ async def test_what_is_too_long_for_a_token_is_refused_without_a_digest_of_it(
         monkeypatch.setattr(access, "sha256", None)
         with pytest.raises(NotAuthenticated, match="the token is not valid here"):
             engine.access.by_token("a." + "b" * 200, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("ids", "reason"),
+    [
+        (("abc", "other", "abc"), "has the credential abc twice"),
+        (("a.b",), "has the id 'a.b'; it is what comes before the point of a token"),
+        (("certificate:ci.example",), "has the id 'certificate:ci.example'"),
+    ],
+)
+def test_a_token_in_a_file_that_would_never_come_in_is_refused(ids: tuple[str, ...], reason: str) -> None:
+    tokens = [{"id": one, "sha256": f"{number}" * 64} for number, one in enumerate(ids)]
+    with pytest.raises(InvalidRequest, match=reason):
+        parsed({"principals": {"ci": {"grants": ["all"], "tokens": tokens, "certificates": ["ci.example"]}}})

@@ -161,7 +161,7 @@ class Login:
     `ended` is called when it is not that any more: revoked, changed or expired.
     """
 
-    __slots__ = ("credential", "ended", "ends_at", "expires", "principal", "usage")
+    __slots__ = ("credential", "ended", "ends_at", "expires", "principal", "refusal", "usage")
 
     def __init__(
         self,
@@ -178,6 +178,8 @@ class Login:
         self.ended = ended
         self.ends_at: float | None = None
         """When it ends because of its own change (`time.monotonic`)."""
+        self.refusal: OverLimit | None = None
+        """What all but a token is answered with: its principal has no room for another connection yet."""
 
     def admit(self, size: int, requests: int = 1) -> OverLimit | None:
         """Count a message of so many bytes and requests; the error if the principal must wait."""
@@ -283,19 +285,26 @@ class Access:
 
     # -- coming in
 
-    def arrive(self, fixed: str | None, ended: Callable[[Login], None]) -> Login:
-        """A sender that has shown nothing: the principal of its gate, if the gate has one.
+    def arrive(self, fixed: str | None, ended: Callable[[Login], None], ids: Iterable[str] = ()) -> Login:
+        """A sender that has shown no token: the principal of a verified certificate or key, else that of its gate.
 
-        Raises OverLimit if that has too many connections.
+        `ids` are those that the certificate or key may have here. If the principal has too many connections, the
+        sender is nobody, with the refusal.
         """
         if not self.is_closed:
             return self._enter(Login(ANONYMOUS, self.usage[ANONYMOUS.name], ended=ended))
-        found = None if fixed is None else self.principal(fixed)
-        if found is None:
-            return self.nobody(ended)
-        return self._enter_limited(Login(found, self.usage[found.name], ended=ended))
+        try:
+            if (shown := self._known_of(ids)) is not None:
+                return self._by(shown, ended)
+            if fixed is not None and (found := self.principal(fixed)) is not None:
+                return self._enter_limited(Login(found, self.usage[found.name], ended=ended))
+        except OverLimit as error:
+            login = self._nobody(ended)
+            login.refusal = error
+            return login
+        return self._nobody(ended)
 
-    def nobody(self, ended: Callable[[Login], None]) -> Login:
+    def _nobody(self, ended: Callable[[Login], None]) -> Login:
         return self._enter(Login(NOBODY, self.usage[NOBODY.name], ended=ended))
 
     def by_token(self, token: str, ended: Callable[[Login], None], before: Login | None = None) -> Login:
@@ -333,15 +342,14 @@ class Access:
             )
         return found
 
-    def by_credential(self, ids: Iterable[str], ended: Callable[[Login], None]) -> Login | None:
-        """Of a verified certificate or key, by the ids that it may have here; None if it stands for no principal."""
-        found = self._known_of(ids)
-        return None if found is None else self._by(found, ended)
+    def knows(self, ids: Iterable[str]) -> bool:
+        """Whether a certificate or key stands for a principal."""
+        return self._known_of(ids) is not None
 
     def _known_of(self, ids: Iterable[str]) -> Credential | None:
         for name in ids:
             found = self._known.credentials.get(name)
-            if found is None or found.kind == CredentialKind.TOKEN:
+            if found is None or found.kind == CredentialKind.TOKEN or found.principal not in self._known.principals:
                 continue
             if found.expires is None or found.expires > now_ticks():
                 return found

@@ -43,7 +43,7 @@ from penstock.errors import (
     WriterBusy,
 )
 from penstock.model import AddMessages, Append, EventFilter, Principal, Reply, Request, Right, now_ticks
-from penstock.model.requests import Repeat
+from penstock.model.requests import Reach, Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
@@ -255,6 +255,9 @@ class Engine:
             view = None
             if not principal.may(needed := request.needs()):
                 view = authorize(principal, request, needed)
+            elif request.reach is Reach.ITERATOR and not principal.may(Right.AUDIT):
+                # Everything but the audit, and what reads it.
+                view = principal.views[needed]
             if not principal.may(Right.APPEND):
                 request = own_mark(principal, request)
             if isinstance(request, Append):

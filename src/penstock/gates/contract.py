@@ -9,6 +9,7 @@ close.
 
 import asyncio
 import os
+import shlex
 import socket
 import stat
 from contextlib import suppress
@@ -123,7 +124,7 @@ def _init(engine: Engine) -> str:
 def _place(engine: Engine, option: str) -> str:
     """How a command names the store. The URL of a database may have a password."""
     local = engine.url.startswith(EMBEDDED)
-    return f"--data {engine.url.removeprefix(EMBEDDED)}" if local else f"{option} URL"
+    return f"--data {shlex.quote(engine.url.removeprefix(EMBEDDED))}" if local else f"{option} URL"
 
 
 def exposed(engine: Engine, fix: str = "--tls-cert FILE --tls-key FILE", *, is_encrypted: bool = False) -> str | None:

@@ -228,6 +228,8 @@ class InFlightMessage:
         self._budget = budget
         requests = self.exchange.requests
         refusal = self.login.admit(self.size, max(1, len(requests)))
+        if self.login.refusal is not None and not (requests and isinstance(requests[0], Authenticate)):
+            refusal = self.login.refusal
         polls = sum(1 for request in requests if getattr(request, "wait_ms", 0)) if self.waits else 0
         if refusal is None and polls:
             refusal = self.login.begin_polls(polls)

@@ -85,7 +85,10 @@ class _InFlightRequest:
             self.answer = self._exchange.answer()
         else:
             login = self._session.logins.of(())
-            if (refusal := login.admit(self.size)) is not None:
+            refusal = login.admit(self.size)
+            if login.refusal is not None and not isinstance(request, Authenticate):
+                refusal = login.refusal
+            if refusal is not None:
                 self._replied(refusal)
             elif isinstance(request, Authenticate):
                 self._replied(self._session.logins.authenticate(request.token))
