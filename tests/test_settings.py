@@ -132,6 +132,7 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "disk_warn_bytes": 1024 * MIB,
         "disk_refuse_bytes": 128 * MIB,
         "stream_cache_max": 100_000,
+        "drain_ms": 0,
         "shutdown_ms_max": 10_000,
         "log_level": "info",
     }

@@ -1,7 +1,7 @@
 """The server: the engine and its gates, started in order, stopped in order, in one process.
 
-If something cannot start, one line says so and nothing is left running. A stop finishes accepted requests; if that
-takes too long, or at a second signal, the process ends at once, which the store survives like a power cut.
+If something cannot start, one line says so and nothing is left running. A stop drains, then finishes accepted requests;
+if that takes too long, or at a second signal, the process ends at once, which the store survives like a power cut.
 """
 
 import asyncio
@@ -50,6 +50,7 @@ async def serve(settings: Settings, ready: Ready) -> None:
     try:
         ready(" ".join(["penstock ready", *(f"{gate.name}={gate.address}" for gate in gates)]))
         await stopping.wait()
+        await drain(engine)
     finally:
         allowed_ms = settings.shutdown_ms_max + CLOSING_MS_MAX
         try:
@@ -95,6 +96,14 @@ async def start(engine: Engine, gates: Sequence[Gate]) -> None:
         raise
     if not engine.access.is_closed:
         log.info("there are no principals, so every client may do everything; penstock access init makes the first")
+
+
+async def drain(engine: Engine) -> None:
+    """Give load balancers time to notice that this server stops; all gates stay open."""
+    engine.drain()
+    if (ms := engine.settings.drain_ms) > 0:
+        log.info("draining for %d ms: /readyz answers 503, and everything else goes on", ms)
+        await asyncio.sleep(ms / 1000)
 
 
 async def stop(engine: Engine, gates: Sequence[Gate]) -> None:

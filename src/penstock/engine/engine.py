@@ -94,7 +94,7 @@ class Engine:
         self.metrics.usage = self.access.usage
         self.metrics.requests_bytes = lambda: self.budget.taken
         self.url = url
-        self._closing = False
+        self._closing = self._is_draining = False
         self._tasks: set[asyncio.Future[Reply]] = set()
 
     async def __aenter__(self) -> Self:
@@ -215,6 +215,17 @@ class Engine:
             return f"the store cannot be written to at present: {trouble}"
         refusal = self._disk.refusal()
         return None if refusal is None else f"appends are refused: {refusal.reason}"
+
+    def drain(self) -> None:
+        """Be no longer ready, so that load balancers send clients elsewhere. Everything goes on until `stop`."""
+        self._is_draining = True
+
+    @property
+    def unready(self) -> list[str]:
+        """Why clients should go elsewhere at present, as sentences for operators; empty if they are welcome."""
+        reasons = ["the server is draining: it stops soon"] if self._is_draining and not self._closing else []
+        reasons += filter(None, (self.trouble, self._others.trouble))
+        return reasons
 
     async def execute(
         self, principal: Principal, request: Request, present: AnyEncoder | None = None, sender: Login | None = None

@@ -40,6 +40,7 @@ from penstock import __version__
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
 from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit, PenstockError
+from penstock.gates import probes
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
 from penstock.gates.tls import ServerTls, certificate_ids
 from penstock.model import Right
@@ -62,6 +63,8 @@ REQUEST_S_MAX: Final = 10.0
 PATHS: Final = {
     "/": "what this is, in plain text",
     "/health": "200 while events can be appended, 503 with a reason otherwise",
+    "/livez": "200 while the process answers",
+    "/readyz": "200 while clients are welcome, 503 with the reasons while the server stops or cannot write",
     "/metrics": "counters and gauges in Prometheus' text format",
     "/sessions": "the connections of the TCP gates; DELETE /sessions/ID cuts one off",
 }
@@ -199,13 +202,13 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         return login
 
     async def health(request: Request) -> Response:
-        identity, reason = engine.identity, engine.trouble
-        about: dict[str, object] = {"status": "ok" if reason is None else "unavailable"}
-        # A load balancer has no token, and needs the status only.
-        if sender(request).principal is not NOBODY:
-            about |= {} if reason is None else {"reason": reason}
-            about |= {"store_id": identity.id, "timeline": identity.timeline, "version": __version__}
-        return JSONResponse(about, 200 if reason is None else 503)
+        return JSONResponse(*probes.health(engine, sender(request)))
+
+    async def alive(_request: Request) -> Response:
+        return JSONResponse(*probes.alive())
+
+    async def ready(request: Request) -> Response:
+        return JSONResponse(*probes.ready(engine, lambda: sender(request)))
 
     async def metrics(request: Request) -> Response:
         allowed(request, Right.READ)
@@ -228,6 +231,8 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         routes=[
             Route("/", _index),
             Route("/health", health),
+            Route("/livez", alive),
+            Route("/readyz", ready),
             Route("/metrics", metrics),
             Route("/sessions", sessions),
             Route("/sessions/{session}", kick, methods=["DELETE"]),

@@ -321,6 +321,9 @@ class Settings:
         128 * MIB, size(0), "free disk space below which appends are refused, and all else goes on; 0: never"
     )
     stream_cache_max: int = setting(100_000, count(0), "stream heads kept in memory")
+    drain_ms: int = setting(
+        0, count(0), "how long a stop waits before it closes the gates, while /readyz answers 503; 0: not at all"
+    )
     shutdown_ms_max: int = setting(10_000, count(0), "how long a stop may take to finish what is under way")
     log_level: str = setting("info", choice(*LOG_LEVELS), f"one of {', '.join(LOG_LEVELS)}")
 
