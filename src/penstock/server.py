@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from penstock.engine import Engine, memory
+from penstock.engine.traces import CURRENT
 from penstock.errors import StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ServerTls, ZeromqGate
 from penstock.settings import Settings, store_address
 from penstock.tcp import new_loop
-from penstock.terminal import LogLines, print_error
+from penstock.terminal import TIME, JsonLines, LogLines, print_error
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ Ready = Callable[[str], None]
 
 def run(settings: Settings, ready: Ready) -> None:
     """Serve until a signal comes. Raises the error if it cannot start."""
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     # The loop's thread and the writer take turns at the interpreter. By default a busy loop keeps the
     # writer waiting for 5 ms after every call into SQLite; see bench/appends.py. Only here: the process is ours.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -137,8 +138,19 @@ def _end_now(message: str, code: int) -> NoReturn:
     os._exit(code)
 
 
-def log_to_stderr(level: str) -> None:
-    """Log from `level` on to standard error, one line per record."""
+def log_to_stderr(level: str, form: str = "text") -> None:
+    """Log from `level` on to standard error, one line per record, whichever library it comes from."""
+    text = LogLines("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", TIME)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogLines("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    handler.addFilter(_name_request)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # Python's own warnings too.
+    logging.captureWarnings(capture=True)
+
+
+def _name_request(record: logging.LogRecord) -> bool:
+    """Give a record the id of the request that it is about."""
+    trace = CURRENT.get()
+    record.request = None if trace is None else trace.id
+    return True

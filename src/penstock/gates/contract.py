@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.engine import Engine
 from penstock.errors import CannotListen, NotLoopback
 from penstock.gates.tls import ServerTls
+from penstock.gates.traffic import Traffic
 from penstock.settings import Settings, host_and_port
 from penstock.tcp import CloseReason, TcpLimits, TcpServer, TcpSession, shown_peer
 
@@ -58,6 +59,7 @@ class TcpGate(TcpServer[S]):
     ) -> None:
         super().__init__(name, limits)
         self.engine = engine
+        self.traffic = Traffic(name, engine.settings, engine.metrics)
         self.address = address
         self._server_tls = tls
 
@@ -67,6 +69,10 @@ class TcpGate(TcpServer[S]):
         bound = await bound_socket(self.name, self.address, exposed(self.engine, is_encrypted=tls is not None))
         self.address = shown_address(bound)
         await self.listen(bound, None if tls is None else tls.current)
+
+    async def stop(self) -> None:
+        await super().stop()
+        self.traffic.close()
 
     def opened(self, session: S) -> None:
         super().opened(session)

@@ -43,6 +43,7 @@ from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimi
 from penstock.gates import probes
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
 from penstock.gates.tls import ServerTls, certificate_ids
+from penstock.gates.traffic import ObservedApp, Traffic
 from penstock.model import Right
 from penstock.model.access import EVERYWHERE
 from penstock.settings import Settings, host_and_port
@@ -118,6 +119,7 @@ class HttpGate:
             config.load()
             self._server.lifespan = config.lifespan_class(config)
             await self._server.startup(sockets=[self._socket])
+            self._engine.metrics.http_sessions = lambda: len(self._server.server_state.connections)
         except OSError as error:
             self._socket.close()
             raise CannotListen(self.name, settings.http, str(error)) from error
@@ -212,6 +214,7 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
 
     async def metrics(request: Request) -> Response:
         allowed(request, Right.READ)
+        await engine.refresh_metrics()
         text = generate_latest(engine.metrics.registry) + generate_latest(process)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
@@ -242,7 +245,8 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
     settings = engine.settings
     # A server that listens on a name answers to it.
     own_name = host_and_port(settings.http)[0].lower()
-    return Guard(pages, {own_name, *settings.http_hosts}, settings.http_origins)
+    guarded = Guard(pages, {own_name, *settings.http_hosts}, settings.http_origins)
+    return ObservedApp(guarded, Traffic(HttpGate.name, settings, engine.metrics))
 
 
 async def _index(_request: Request) -> Response:
