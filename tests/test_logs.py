@@ -115,7 +115,7 @@ def test_lines_of_text_name_the_request_that_they_are_about(tmp_path: Path) -> N
     with Served(tmp_path / "data", *ONE_WORKER, "--log-level", "debug") as served:
         answer = served.get("/readyz")
         assert served.stop() == 0
-        pattern = r"^\S+Z DEBUG penstock\.gates\.traffic: GET /readyz was answered: ok \(request=(\S+) gate=http peer="
+        pattern = r"^\S+Z DEBUG penstock\.engine\.traffic: GET /readyz was answered: ok \(request=(\S+) gate=http peer="
         found = re.findall(pattern, served.said(), re.MULTILINE)
         assert found == [answer.headers["x-request-id"]]
         assert all(re.match(r"\d{4}-\S+Z [A-Z]+ [\w.]+: ", line) for line in served.said().splitlines())

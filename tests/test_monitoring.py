@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import promql_parser  # type: ignore[import-untyped]
+import promql_parser
 import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
@@ -58,7 +58,7 @@ class Used:
 
     def _look(self, node: Any) -> None:
         if isinstance(node, promql_parser.VectorSelector):
-            self.metrics.append((node.name, {matcher.name for matcher in node.matchers.matchers}))
+            self.metrics.append((node.name or "", {matcher.name for matcher in node.matchers.matchers}))
         modifier = getattr(node, "modifier", None)
         if isinstance(node, promql_parser.AggregateExpr) and modifier is not None:
             self.kept |= set(modifier.labels)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from penstock.engine import Engine, memory
-from penstock.engine.traces import CURRENT
+from penstock.engine.traffic import CURRENT
 from penstock.errors import StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ServerTls, ZeromqGate
 from penstock.settings import Settings, store_address
 from penstock.tcp import new_loop
+from penstock.telemetry import Telemetry
 from penstock.terminal import TIME, JsonLines, LogLines, print_error
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ async def serve(settings: Settings, ready: Ready) -> None:
     engine = Engine(store_address(settings), settings)
     gates = _gates(engine)
     await start(engine, gates)
+    telemetry = Telemetry.configured(engine, os.environ)
     memory.settle()
     try:
         ready(" ".join(["penstock ready", *(f"{gate.name}={gate.address}" for gate in gates)]))
@@ -57,6 +59,8 @@ async def serve(settings: Settings, ready: Ready) -> None:
         try:
             async with asyncio.timeout(allowed_ms / 1000):
                 await stop(engine, gates)
+                if telemetry is not None:
+                    await telemetry.stop()
         except TimeoutError:
             _end_now(f"could not finish within {allowed_ms} ms; ended with work unfinished", 1)
         log.info("stopped")

@@ -48,6 +48,10 @@ def test_the_notes_of_another_timeline_do_not_count(tmp_path: Path) -> None:
         backed_up(store, tmp_path / "place")
     (note,) = [mark for mark in _marks(tmp_path / "data") if mark.kind == BACKUP]
     restored(tmp_path / "place", tmp_path / "data", replace=True)
+    assert _marks(tmp_path / "data") == []
+    with reading(tmp_path / "data") as store:
+        # A copy of the old directory brings it back.
+        store.note_watermark(note)
     with server(tmp_path / "data") as served:
         assert note in _marks(tmp_path / "data")
         assert samples(served) == {}

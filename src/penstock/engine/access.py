@@ -23,7 +23,7 @@ from penstock.engine import jobs
 from penstock.engine.access_file import AccessFile, FileAccess
 from penstock.engine.audit import Audit
 from penstock.engine.context import Caller, EngineContext, check_names
-from penstock.engine.traces import CURRENT
+from penstock.engine.traffic import CURRENT
 from penstock.errors import (
     InvalidRequest,
     NotAllowed,

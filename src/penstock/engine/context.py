@@ -14,7 +14,7 @@ from penstock.engine import jobs
 from penstock.engine.coordination import OwnStore
 from penstock.engine.disk_watch import DiskWatch
 from penstock.engine.metrics import Metrics
-from penstock.engine.traces import EVENTS, TURN, note
+from penstock.engine.traffic import EVENTS, TURN, note
 from penstock.engine.wakeups import Wakeups, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.engine.writer import Writer

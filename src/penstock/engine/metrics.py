@@ -93,7 +93,7 @@ class Metrics(Collector):
         """Answers *busy*, by reason and principal."""
         self.in_flight: Counter[str] = Counter()
         self.observers: list[Callable[[Any], None]] = []
-        """They get each message that a gate has answered; see `penstock.gates.traffic`."""
+        """They get each message that a gate has answered; see `penstock.engine.traffic`."""
         self.head: Callable[[], int] = int
         self.backend = ""
         self.watermarks: Sequence[Watermark] = ()

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
 from penstock.engine.metrics import PoolCounts
-from penstock.engine.traces import CURRENT, JOB, WORKER, Trace
+from penstock.engine.traffic import CURRENT, JOB, WORKER, Trace
 from penstock.engine.wakeups import resolve
 from penstock.engine.worker_protocol import (
     BYTES_MAX,

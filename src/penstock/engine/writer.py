@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from penstock.engine.metrics import Metrics
-from penstock.engine.traces import CURRENT, NOTED_S_MIN, STORE, WRITER, Trace
+from penstock.engine.traffic import CURRENT, NOTED_S_MIN, STORE, WRITER, Trace
 from penstock.engine.wakeups import Wakeups
 from penstock.errors import (
     Closed,

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.engine import Engine
+from penstock.engine.traffic import Traffic
 from penstock.errors import CannotListen, NotLoopback
 from penstock.gates.tls import ServerTls
-from penstock.gates.traffic import Traffic
 from penstock.settings import Settings, host_and_port
 from penstock.tcp import CloseReason, TcpLimits, TcpServer, TcpSession, shown_peer
 

@@ -39,11 +39,12 @@ from uvicorn.server import ServerState
 from penstock import __version__
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
+from penstock.engine.traffic import Traffic
 from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit, PenstockError
 from penstock.gates import probes
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
+from penstock.gates.observed import ObservedApp
 from penstock.gates.tls import ServerTls, certificate_ids
-from penstock.gates.traffic import ObservedApp, Traffic
 from penstock.model import Right
 from penstock.model.access import EVERYWHERE
 from penstock.settings import Settings, host_and_port

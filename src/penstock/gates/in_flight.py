@@ -14,10 +14,9 @@ from typing import Any, Final
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
 from penstock.engine.engine import Budget
-from penstock.engine.traces import CONNECTION, CURRENT, Trace
+from penstock.engine.traffic import CONNECTION, CURRENT, GONE, OK, Trace, Traffic
 from penstock.errors import NotAuthenticated, PenstockError, Unexpected, drop_traceback
 from penstock.gates.logins import Logins
-from penstock.gates.traffic import GONE, OK, Traffic
 from penstock.model import (
     Append,
     Authenticate,

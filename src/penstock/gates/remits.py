@@ -13,12 +13,11 @@ from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES, Budget
-from penstock.engine.traces import CONNECTION, CURRENT, Trace
+from penstock.engine.traffic import CONNECTION, CURRENT, GONE, OK, Trace
 from penstock.errors import PenstockError, ReaderBusy, Unexpected, WriterBusy, drop_traceback
 from penstock.gates.contract import TcpGate, limits_of
 from penstock.gates.logins import Logins
 from penstock.gates.tls import ServerTls, certificate_ids
-from penstock.gates.traffic import GONE, OK
 from penstock.model import AddMessages, Authenticate, ListIterators, ListLogs, NextItems, Reply, Request, ShowLog
 from penstock.tcp import CloseReason, ReadHold, TcpSession
 from penstock.wire.codes import RemitsCode

@@ -205,6 +205,8 @@ class SqliteReplacement(StoreReplacement):
             sync_directory(self.directory)
             for name in BESIDE:
                 (self.directory / name).unlink(missing_ok=True)
+        for name in map(file_name, KINDS):
+            (self.directory / name).unlink(missing_ok=True)
         # The old WAL must be gone durably before there is a new file that SQLite could apply it to.
         sync_directory(self.directory)
         (self.aside / FILE_NAME).replace(file)

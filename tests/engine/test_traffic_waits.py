@@ -8,7 +8,7 @@ import pytest
 
 from penstock.engine import Engine
 from penstock.engine.context import KeyedLocks
-from penstock.engine.traces import CURRENT, JOB, TURN, WORKER, Trace
+from penstock.engine.traffic import CURRENT, JOB, TURN, WORKER, Trace
 from penstock.settings import Settings
 from penstock.store import Store
 

@@ -1,30 +1,101 @@
-"""What a gate tells about its messages when they are answered: counts and times for metrics, lines for the log.
+"""Requests in flight: where the time of each goes, and what a gate tells of them when they are answered.
+
+A gate gives each message a trace, and what makes its requests wait adds to it. The trace of the request that runs is in
+a context variable, so that no layer has to pass it on. Lines of the log get its id from there, too.
 
 At debug level every message has a line. A message on which the server itself spent more than `slow_request_ms` has a
-warning with what it waited for, within the limits for lines about peers. No line has bodies or tokens.
-
-Observers, such as those that make spans of OpenTelemetry, get the same facts. Without debug level and observers a
-message costs two looks at the clock.
+warning with what it waited for, within the limits for lines about peers. No line has bodies or tokens. Observers, such
+as those that make spans of OpenTelemetry, get the same facts. Without both a message costs two looks at the clock.
 """
 
 import logging
+import secrets
 import time
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.engine.metrics import Metrics
-from penstock.engine.traces import CURRENT, NOTED_S_MIN, WAITS, Trace
 from penstock.model import Request, Transact
 from penstock.settings import Settings
-from penstock.tcp import PeerLog, network_of, shown_peer
+from penstock.tcp import PeerLog
 
 log = logging.getLogger(__name__)
+
+NOTED_S_MIN: Final = 0.001
+"""The writer and the log leave shorter waits out. Most requests have no others, and cost next to nothing."""
+
+CONNECTION: Final = "connection"
+WRITER: Final = "writer"
+STORE: Final = "store"
+WORKER: Final = "worker"
+JOB: Final = "job"
+TURN: Final = "turn"
+EVENTS: Final = "events"
+WAITS: Final = {
+    CONNECTION: "for its turn on the connection",
+    WRITER: "in the writer's queue",
+    STORE: "for the store's commit",
+    WORKER: "for a worker",
+    JOB: "for the work of a worker",
+    TURN: "for other requests about the same subscription, queue or iterator",
+    EVENTS: "for events",
+}
+"""What a request waits for, in words."""
+OWN_WAITS: Final = (CONNECTION, EVENTS)
+"""Waits that the client has caused: a long poll is not slow, nor is a request behind others of its connection."""
+
+_RUN: Final = secrets.token_hex(3)
+"""Tells the ids of this process from those of others."""
+_NUMBERS: Final = count(1)
+
+
+class Trace:
+    """A request in flight, or several that came in one message.
+
+    It refers to nothing else: tasks and timers keep their context, and so the trace, for longer than the request.
+    """
+
+    __slots__ = ("_number", "principal", "since", "spent")
+
+    def __init__(self) -> None:
+        self._number = next(_NUMBERS)
+        self.since = time.monotonic()
+        self.spent: dict[str, float] | None = None
+        """Seconds by what they were spent on; of requests of one message together."""
+        self.principal: str | None = None
+        """Who sends it, where only the request itself tells, as over HTTP."""
+
+    @property
+    def id(self) -> str:
+        return f"{_RUN}-{self._number:x}"
+
+    def waited(self, what: str, seconds: float) -> None:
+        if self.spent is None:
+            self.spent = {}
+        self.spent[what] = self.spent.get(what, 0.0) + seconds
+
+    def own_s(self, took_s: float) -> float:
+        """How much of a time the server itself has taken."""
+        return took_s - sum(self.spent.get(each, 0.0) for each in OWN_WAITS) if self.spent else took_s
+
+
+CURRENT: Final[ContextVar[Trace | None]] = ContextVar("penstock_request", default=None)
+"""The request that runs. Tasks that it starts inherit it."""
+
+
+def note(what: str, seconds: float) -> None:
+    """Add a wait to the request that runs, if one does."""
+    if (trace := CURRENT.get()) is not None:
+        trace.waited(what, seconds)
+
+
+# --- what a gate tells ----------------------------------------------------------------------------------------
 
 OK: Final = "ok"
 GONE: Final = "the client has gone"
 """The outcome of a message whose connection ended before it was answered."""
-PATH_CHARACTERS_MAX: Final = 200
-REQUEST_ID: Final = b"x-request-id"
 
 
 class Peer(Protocol):
@@ -164,59 +235,3 @@ def _fields(told: Finished) -> dict[str, Any]:
         **{f"{what}_ms": round(1000 * seconds, 3) for what, seconds in told.waits.items()},
     }
     return {name: value for name, value in fields.items() if value not in (None, "")}
-
-
-# --- HTTP -----------------------------------------------------------------------------------------------------
-
-
-class _HttpPeer:
-    def __init__(self, client: object) -> None:
-        self.id = ""
-        address = tuple(client) if isinstance(client, list | tuple) else client
-        self.peer, self.network = shown_peer(address), network_of(address)
-
-
-class ObservedApp:
-    """An ASGI application whose requests are told of. Each answer has the id of its request in X-Request-Id."""
-
-    def __init__(self, app: Any, traffic: Traffic) -> None:
-        self._app = app
-        self._traffic = traffic
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        trace, traffic = Trace(), self._traffic
-        status, sizes, answered = 0, [0, 0], None
-
-        async def count_received() -> Any:
-            message = await receive()
-            sizes[0] += len(message.get("body", b""))
-            return message
-
-        async def count_sent(message: Any) -> None:
-            nonlocal status, answered
-            if message["type"] == "http.response.start":
-                status, answered = message["status"], time.monotonic()
-                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, trace.id.encode())]
-            else:
-                sizes[1] += len(message.get("body", b""))
-            await send(message)
-
-        token = CURRENT.set(trace)
-        traffic.begun()
-        try:
-            await self._app(scope, count_received, count_sent)
-        finally:
-            CURRENT.reset(token)
-            command = f"{scope['method']} {scope['path'][:PATH_CHARACTERS_MAX]}"
-            headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in TRACING}
-            principal = trace.principal or "nobody"
-            outcome = OK if 200 <= status < 400 else str(status) if status else GONE
-            peer = _HttpPeer(scope.get("client"))
-            traffic.finished(trace, peer, principal, command, (), (sizes[0], sizes[1]), outcome, headers, answered)
-
-
-TRACING: Final = frozenset({b"traceparent", b"tracestate"})
-"""Headers by which a client says to which trace a request belongs."""
