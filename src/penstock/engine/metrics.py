@@ -91,7 +91,8 @@ class Metrics(Collector):
         self.refused: Counter[str] = Counter()
         self.busy: Counter[tuple[str, str]] = Counter()
         """Answers *busy*, by reason and principal."""
-        self.in_flight: Counter[str] = Counter()
+        self.in_flight: dict[str, Callable[[], int]] = {}
+        """How many messages are in flight, by gate."""
         self.observers: list[Callable[[Any], None]] = []
         """They get each message that a gate has answered; see `penstock.engine.traffic`."""
         self.head: Callable[[], int] = int
@@ -167,6 +168,7 @@ class Metrics(Collector):
             ),
         }
         pools = Counter({"reader_busy": self.readers.refused, "lua_busy": self.lua.refused})
+        in_flight = Counter({gate: count() for gate, count in self.in_flight.items()})
         counter, gauge = CounterMetricFamily, GaugeMetricFamily
         labelled: dict[str, tuple[type[Any], str, tuple[str, ...], Counter[Any]]] = {
             # A sum of counters leaves out what is 0.
@@ -177,7 +179,7 @@ class Metrics(Collector):
             "gate_dropped": (counter, "Messages dropped", ("gate", "reason"), self.gate_dropped),
             "gate_closed": (counter, "Sessions that have ended", ("gate", "reason"), self.gate_closed),
             "gate_sessions": (gauge, "Open sessions, by gate", ("gate",), self.gate_sessions),
-            "requests_in_flight": (gauge, "Messages that are not answered yet, by gate", ("gate",), self.in_flight),
+            "requests_in_flight": (gauge, "Messages that are not answered yet, by gate", ("gate",), in_flight),
             "busy": (counter, "Answers busy, by reason and principal", ("reason", "principal"), self._busy()),
         }
         usage = dict(self.usage)

@@ -78,7 +78,7 @@ class Trace:
 
     def own_s(self, took_s: float) -> float:
         """How much of a time the server itself has taken."""
-        return took_s - sum(self.spent.get(each, 0.0) for each in OWN_WAITS) if self.spent else took_s
+        return max(0.0, took_s - sum(self.spent.get(each, 0.0) for each in OWN_WAITS)) if self.spent else took_s
 
 
 CURRENT: Final[ContextVar[Trace | None]] = ContextVar("penstock_request", default=None)
@@ -140,7 +140,8 @@ class Traffic:
 
     def __init__(self, gate: str, settings: Settings, metrics: Metrics) -> None:
         self.gate = gate
-        self._in_flight = metrics.in_flight
+        self.in_flight = 0
+        metrics.in_flight[gate] = lambda: self.in_flight
         self._seconds = metrics.requests_of(gate)
         self._observers = metrics.observers
         self._slow_ms = settings.slow_request_ms
@@ -150,12 +151,21 @@ class Traffic:
     @property
     def tells_all(self) -> bool:
         """Whether somebody wants to know of every message, and not only of slow ones."""
-        return bool(self._observers) or log.isEnabledFor(logging.DEBUG)
+        return log.isEnabledFor(logging.DEBUG) or bool(self._observers)
 
-    def begun(self) -> None:
-        self._in_flight[self.gate] += 1
+    def done(self, trace: Trace, answered: float | None = None) -> bool:
+        """Count a message that has all its answers; whether to `tell` of it. Whoever begins one adds to `in_flight`.
 
-    def finished(
+        `answered` is when an answer began, if it takes as long as its reader wants.
+        """
+        self.in_flight -= 1
+        own_s = (answered or time.monotonic()) - trace.since
+        if trace.spent is not None:
+            own_s = trace.own_s(own_s)
+        self._seconds.add(own_s)
+        return own_s >= self._slow_s or self.tells_all
+
+    def tell(
         self,
         trace: Trace,
         peer: Peer,
@@ -167,16 +177,9 @@ class Traffic:
         headers: Mapping[str, str] | None = None,
         answered: float | None = None,
     ) -> None:
-        """A message has all its answers. `sizes` are bytes received and sent; `answered`: when an answer began, if it
-        takes as long as its reader wants."""
-        self._in_flight[self.gate] -= 1
+        """Log a message that is done, and show it to the observers. `sizes` are bytes received and sent."""
         now = time.monotonic()
-        own_s = max(0.0, trace.own_s((answered or now) - trace.since))
-        self._seconds.add(own_s)
-        # A message of a client that has gone may have waited only for that client to read.
-        is_slow = own_s >= self._slow_s and outcome is not GONE
-        if not is_slow and not self.tells_all:
-            return
+        own_s = trace.own_s((answered or now) - trace.since)
         told = Finished(
             self.gate,
             trace.id,
@@ -190,7 +193,8 @@ class Traffic:
             outcome,
             headers or {},
         )
-        if is_slow:
+        # A message of a client that has gone may have waited only for that client to read.
+        if own_s >= self._slow_s and outcome is not GONE:
             self._warn(told, own_s)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s was answered: %s", command, outcome, extra={"fields": _fields(told)})

@@ -89,7 +89,7 @@ class Pipeline:
     def take(self, exchange: Exchange, size: int, framing: Framing) -> None:
         """Begin a message of so many bytes, or queue it until its turn."""
         message = InFlightMessage(self, exchange, size, framing, self.logins.of(exchange.envelope.routing))
-        self._traffic.begun()
+        self._traffic.in_flight += 1
         self._outstanding_bytes += size
         if not message.waits:
             self._outstanding += 1
@@ -140,7 +140,8 @@ class Pipeline:
 
     def finished(self, message: "InFlightMessage") -> None:
         """A message has all its answers."""
-        self._tell(message, message.outcome)
+        if self._traffic.done(message.trace):
+            self._tell(message, message.outcome)
         self._in_flight.discard(message)
         self._outstanding_bytes -= message.size
         if not message.waits:
@@ -184,7 +185,7 @@ class Pipeline:
         self.logins.close()
         self._series.clear()
         for message in [*self._waiting, *self._in_flight]:
-            if message.abandon():
+            if message.abandon() and self._traffic.done(message.trace):
                 self._tell(message, GONE)
         self._waiting.clear()
         self._in_flight.clear()
@@ -192,7 +193,7 @@ class Pipeline:
     def _tell(self, message: "InFlightMessage", outcome: str) -> None:
         exchange, sizes = message.exchange, (message.size, message.sent_bytes)
         name = message.login.principal.name
-        self._traffic.finished(message.trace, self._session, name, exchange.name, exchange.requests, sizes, outcome)
+        self._traffic.tell(message.trace, self._session, name, exchange.name, exchange.requests, sizes, outcome)
 
     def count_sent(self, message: "InFlightMessage", answers: list[Frames]) -> None:
         if self._traffic.tells_all:

@@ -48,14 +48,18 @@ class ObservedApp:
             await send(message)
 
         token = CURRENT.set(trace)
-        traffic.begun()
+        traffic.in_flight += 1
         try:
             await self._app(scope, count_received, count_sent)
         finally:
             CURRENT.reset(token)
-            command = f"{scope['method']} {scope['path'][:PATH_CHARACTERS_MAX]}"
-            headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in TRACING}
-            principal = trace.principal or ""
-            outcome = OK if 200 <= status < 400 else str(status) if status else GONE
-            peer = _HttpPeer(scope.get("client"))
-            traffic.finished(trace, peer, principal, command, (), (sizes[0], sizes[1]), outcome, headers, answered)
+            if traffic.done(trace, answered):
+                self._tell(scope, trace, status, (sizes[0], sizes[1]), answered)
+
+    def _tell(self, scope: Any, trace: Trace, status: int, sizes: tuple[int, int], answered: float | None) -> None:
+        command = f"{scope['method']} {scope['path'][:PATH_CHARACTERS_MAX]}"
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in TRACING}
+        principal = trace.principal or ""
+        outcome = OK if 200 <= status < 400 else str(status) if status else GONE
+        peer = _HttpPeer(scope.get("client"))
+        self._traffic.tell(trace, peer, principal, command, (), sizes, outcome, headers, answered)

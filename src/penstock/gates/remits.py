@@ -196,7 +196,7 @@ class _Session(TcpSession):
         exchange = decode(frame, self._engine.settings.commit_events_max)
         messages = exchange.request.messages if isinstance(exchange.request, AddMessages) else ()
         request = _InFlightRequest(self, exchange, len(frame.payload) + FIELD_BYTES * (1 + len(messages)))
-        self._gate.traffic.begun()
+        self._gate.traffic.in_flight += 1
         self._waiting.append(request)
         self._size += request.size
         if self._is_crowded:
@@ -241,10 +241,12 @@ class _Session(TcpSession):
         return True
 
     def _tell(self, request: _InFlightRequest, outcome: str, sent_bytes: int) -> None:
+        if not self._gate.traffic.done(request.trace):
+            return
         asked, name = request.asked, self.logins.of(()).principal.name
         command = "other" if asked is None else type(asked).__name__
         requests = () if asked is None else (asked,)
-        self._gate.traffic.finished(request.trace, self, name, command, requests, (request.bytes, sent_bytes), outcome)
+        self._gate.traffic.tell(request.trace, self, name, command, requests, (request.bytes, sent_bytes), outcome)
 
     def is_next(self, request: _InFlightRequest) -> bool:
         return not self._in_flight or self._in_flight[0] is request
