@@ -203,7 +203,7 @@ def test_an_unknown_path_is_answered_with_what_there_is(server: Served) -> None:
     answer = server.get("/helth")
     assert answer.status_code == 404
     assert answer.json()["error"] == "there is no /helth here"
-    assert set(answer.json()["paths"]) == {"/", "/health", "/metrics", "/sessions"}
+    assert set(answer.json()["paths"]) == {"/", "/health", "/livez", "/readyz", "/metrics", "/sessions"}
 
 
 def test_other_methods_are_refused(server: Served) -> None:

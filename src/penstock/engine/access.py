@@ -12,7 +12,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
@@ -23,6 +23,7 @@ from penstock.engine import jobs
 from penstock.engine.access_file import AccessFile, FileAccess
 from penstock.engine.audit import Audit
 from penstock.engine.context import Caller, EngineContext, check_names
+from penstock.engine.traffic import CURRENT
 from penstock.errors import (
     InvalidRequest,
     NotAllowed,
@@ -146,10 +147,12 @@ def shown(context: str | None, stream: str) -> str:
 class Usage:
     """What one principal has done and is doing on this server, and when it may do more."""
 
-    __slots__ = ("busy", "bytes", "bytes_until", "connections", "polls", "requests", "requests_until")
+    __slots__ = ("busy", "bytes", "bytes_until", "connections", "over", "polls", "requests", "requests_until")
 
     def __init__(self) -> None:
         self.requests = self.bytes = self.busy = 0
+        self.over: Counter[str] = Counter()
+        """How often it was over each of its limits."""
         self.connections = self.polls = 0
         # Each request moves these times on by its share of a second. They may be a second ahead of the clock.
         self.requests_until = self.bytes_until = 0.0
@@ -218,6 +221,7 @@ class Login:
 
     def refuse(self, limit: str, maximum: int, retry_after_ms: int = RETRY_MS) -> OverLimit:
         self.usage.busy += 1
+        self.usage.over[limit] += 1
         return OverLimit(0, self.principal.name, limit, maximum, retry_after_ms)
 
 
@@ -322,9 +326,11 @@ class Access:
         if self.is_closed:
             credential = self._known_of(ids) if token is None else self._credential(token)
             fixed = fixed if credential is None else credential.principal
-        if not self.is_closed:
-            return Login(ANONYMOUS, self.usage[ANONYMOUS.name])
-        found = NOBODY if fixed is None else self.principal(fixed) or NOBODY
+        found = ANONYMOUS
+        if self.is_closed:
+            found = NOBODY if fixed is None else self.principal(fixed) or NOBODY
+        if (trace := CURRENT.get()) is not None:
+            trace.principal = found.name
         return Login(found, self.usage[found.name])
 
     def _credential(self, token: str) -> Credential:

@@ -15,6 +15,7 @@ from penstock.engine.coordination import OwnStore
 from penstock.engine.disk_watch import DiskWatch
 from penstock.engine.metrics import Metrics
 from penstock.engine.read_ahead import ENDS_READ_AHEAD, ReadAhead
+from penstock.engine.traffic import EVENTS, TURN, note
 from penstock.engine.wakeups import Wakeups, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.engine.writer import Writer
@@ -133,11 +134,12 @@ class EngineContext:
         with self.wakeups.watch(tried.wanted) as waiter:
             # A commit can precede the watch: look again, then wait.
             waiter.set()
-            while (left := until - time.monotonic()) > 0:
+            while (left := until - (now := time.monotonic())) > 0:
                 wait_s = left if tried.again_in is None else min(max(tried.again_in, AGAIN_S_MIN), left)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await waiter.wait()
+                note(EVENTS, time.monotonic() - now)
                 if self.wakeups.closing or (wait_s == left and not waiter.is_set()):
                     break
                 waiter.clear()
@@ -208,9 +210,12 @@ class KeyedLocks:
         locks = [self._locks.setdefault(key, asyncio.Lock()) for key in sorted(set(keys), key=repr)]
         async with AsyncExitStack() as held:
             for lock in locks:
+                since = time.monotonic()
                 try:
                     async with asyncio.timeout(self._wait_ms_max / 1000):
                         await held.enter_async_context(lock)
                 except TimeoutError:
                     raise ReaderTimeout(self._wait_ms_max) from None
+                finally:
+                    note(TURN, time.monotonic() - since)
             yield

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.engine import Engine
+from penstock.engine.traffic import Traffic
 from penstock.errors import CannotListen, NotLoopback
 from penstock.gates.tls import ServerTls
 from penstock.settings import Settings, host_and_port
@@ -59,6 +60,7 @@ class TcpGate(TcpServer[S]):
     ) -> None:
         super().__init__(name, limits)
         self.engine = engine
+        self.traffic = Traffic(name, engine.settings, engine.metrics)
         self.address = address
         self._server_tls = tls
 
@@ -68,6 +70,10 @@ class TcpGate(TcpServer[S]):
         bound = await bound_socket(self.name, self.address, exposed(self.engine, is_encrypted=tls is not None))
         self.address = shown_address(bound)
         await self.listen(bound, None if tls is None else tls.current)
+
+    async def stop(self) -> None:
+        await super().stop()
+        self.traffic.close()
 
     def opened(self, session: S) -> None:
         super().opened(session)

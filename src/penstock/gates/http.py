@@ -40,8 +40,11 @@ from penstock import __version__
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
 from penstock.engine.lags import LagCollector
+from penstock.engine.traffic import Traffic
 from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit, PenstockError
+from penstock.gates import probes
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
+from penstock.gates.observed import ObservedApp
 from penstock.gates.tls import ServerTls, certificate_ids
 from penstock.model import Right
 from penstock.model.access import EVERYWHERE
@@ -63,6 +66,8 @@ REQUEST_S_MAX: Final = 10.0
 PATHS: Final = {
     "/": "what this is, in plain text",
     "/health": "200 while events can be appended, 503 with a reason otherwise",
+    "/livez": "200 while the process answers",
+    "/readyz": "200 while clients are welcome, 503 with the reasons while the server stops or cannot write",
     "/metrics": "counters and gauges in Prometheus' text format",
     "/sessions": "the connections of the TCP gates; DELETE /sessions/ID cuts one off",
 }
@@ -116,6 +121,7 @@ class HttpGate:
             config.load()
             self._server.lifespan = config.lifespan_class(config)
             await self._server.startup(sockets=[self._socket])
+            self._engine.metrics.http_sessions = lambda: len(self._server.server_state.connections)
         except OSError as error:
             self._socket.close()
             raise CannotListen(self.name, settings.http, str(error)) from error
@@ -200,18 +206,19 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         return login
 
     async def health(request: Request) -> Response:
-        identity, reason = engine.identity, engine.trouble
-        about: dict[str, object] = {"status": "ok" if reason is None else "unavailable"}
-        # A load balancer has no token, and needs the status only.
-        if sender(request).principal is not NOBODY:
-            about |= {} if reason is None else {"reason": reason}
-            about |= {"store_id": identity.id, "timeline": identity.timeline, "version": __version__}
-        return JSONResponse(about, 200 if reason is None else 503)
+        return JSONResponse(*probes.health(engine, sender(request)))
+
+    async def alive(_request: Request) -> Response:
+        return JSONResponse(*probes.alive())
+
+    async def ready(request: Request) -> Response:
+        return JSONResponse(*probes.ready(engine, lambda: sender(request)))
 
     async def metrics(request: Request) -> Response:
         principal = allowed(request, Right.READ).principal
         view = None if principal.may(Right.READ) else principal.views[Right.READ]
         lags = LagCollector(await engine.lags.latest(), view)
+        await engine.refresh_metrics()
         text = b"".join(map(generate_latest, (engine.metrics.registry, lags, process)))
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
@@ -231,6 +238,8 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         routes=[
             Route("/", _index),
             Route("/health", health),
+            Route("/livez", alive),
+            Route("/readyz", ready),
             Route("/metrics", metrics),
             Route("/sessions", sessions),
             Route("/sessions/{session}", kick, methods=["DELETE"]),
@@ -240,7 +249,8 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
     settings = engine.settings
     # A server that listens on a name answers to it.
     own_name = host_and_port(settings.http)[0].lower()
-    return Guard(pages, {own_name, *settings.http_hosts}, settings.http_origins)
+    guarded = Guard(pages, {own_name, *settings.http_hosts}, settings.http_origins)
+    return ObservedApp(guarded, Traffic(HttpGate.name, settings, engine.metrics))
 
 
 async def _index(_request: Request) -> Response:

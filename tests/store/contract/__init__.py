@@ -31,6 +31,7 @@ from tests.store.contract.staging import StagingContract
 from tests.store.contract.subscriptions import SubscriptionContract
 from tests.store.contract.transactions import TransactionContract
 from tests.store.contract.views import ViewContract
+from tests.store.contract.watermarks import WatermarkContract
 
 __all__ = ["LookingContract", "ReadingContract", "RememberingContract", "StoreContract"]
 
@@ -50,6 +51,7 @@ class LookingContract(
     StagingContract,
     BuildContract,
     AccessContract,
+    WatermarkContract,
 ):
     """Operations that look in the database each time."""
 

@@ -10,6 +10,8 @@ so several writers can share one store.
 """
 
 import json
+import logging
+import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +19,7 @@ from itertools import accumulate
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.errors import NotDurable, StorageFailure
+from penstock.errors import NotDurable, StorageFailure, StoreError
 from penstock.model import Allocation, DeadLetter, EventFilter, QueueInfo, StoreStats, SubscriptionInfo, View
 from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
@@ -31,9 +33,12 @@ from penstock.store.tables.database import Database
 from penstock.store.tables.history import HistoryReader, retried
 from penstock.store.tables.logs import iterator_of
 from penstock.store.tables.verification import verify
+from penstock.store.watermarks import Watermark
 
 if TYPE_CHECKING:
     from penstock.store.postgres import PostgresListener
+
+log = logging.getLogger(__name__)
 
 NAMED_MAX: Final = 1000
 """Queues of one name, of different contexts, among which a request that names no context looks for its own."""
@@ -49,6 +54,25 @@ class Store(HistoryReader):
 
     batch_times: contract.BatchTimes
     """Times of the last `write`; before the first one, the clock at opening, and the last recorded time."""
+    commit_s: float = 0.0
+    """How long the database took for the COMMIT of the last `write`, fsync included."""
+
+    # -- watermarks
+
+    @abstractmethod
+    def note_watermark(self, mark: Watermark) -> None:
+        """Leave a note for the server of this store. Raises OSError or StoreError if that is not allowed."""
+
+    def leave_watermark(self, kind: str, identity: contract.StoreIdentity, position: int) -> None:
+        """The same for what is complete now. What was backed up or archived is there, whether or not this succeeds."""
+        try:
+            self.note_watermark(Watermark(kind, *identity, position, time.time_ns() // 1_000_000))
+        except (OSError, StoreError) as error:
+            log.warning("the server of this store is not told of this %s: %s", kind, error)
+
+    @abstractmethod
+    def watermarks(self) -> list[Watermark]:
+        """The last note of each kind."""
 
     # -- writing
 
