@@ -47,8 +47,7 @@ async def prepared(caller: Caller, context: EngineContext, count: int = 1000) ->
 
 
 async def loaded(context: EngineContext) -> None:
-    while any(window.loading for window in context.read_ahead._windows.values()):
-        await asyncio.sleep(0.001)
+    await asyncio.gather(*(one.loading for one in context.read_ahead._windows.values() if one.loading))
     assert context.read_ahead.known("shop", "q") is not None
 
 
