@@ -424,6 +424,11 @@ class Access:
             self._replace(Known.of(found), sparing)
 
     def _replace(self, known: Known, sparing: Login | None = None) -> None:
+        for name, usage in self.usage.items():
+            before, now = self._known.principals.get(name), known.principals.get(name)
+            if before is None or now is None or before.limits != now.limits:
+                # How long it has to wait came from other limits.
+                usage.requests_until = usage.bytes_until = 0.0
         self._known = known
         self._end_stale(sparing)
 
