@@ -438,11 +438,25 @@ async def test_connections_are_limited_by_token_and_by_the_principal_of_a_gate_o
         engine.access.by_token(token, ignore)
     for login in (engine.access.arrive("eve", ignore), engine.access.arrive(None, ignore, [certificate])):
         assert login.principal is NOBODY
-        assert vars(login.refusal or object) == vars(caught.value)
+        assert login.refusal is not None
+        assert vars(login.refusal) == vars(caught.value)
         engine.access.leave(login)
     assert (caught.value.limit, caught.value.maximum) == ("connections_max", 1)
     engine.access.leave(first)
     assert engine.access.arrive(None, ignore, [certificate]).usage.connections == 1
+
+
+async def test_a_raised_limit_forgets_what_a_principal_has_to_wait_for_and_a_new_token_does_not(engine: Engine) -> None:
+    await closed(engine, "read:shop", limits=Limits(bytes_per_s_max=1000))
+    who = engine.access.by_token(await token_of(engine, "eve"), ignore)
+    assert who.admit(10_000_000) is None
+    again = engine.access.by_token(await token_of(engine, "eve", rotate=0), ignore)
+    refusal = again.admit(1)
+    assert refusal is not None
+    assert (refusal.limit, refusal.maximum) == ("bytes_per_s_max", 1000)
+    await closed(engine, "read:shop", limits=Limits(bytes_per_s_max=1_000_000))
+    raised = engine.access.by_token(await token_of(engine, "eve"), ignore)
+    assert raised.admit(1) is None
 
 
 async def test_a_principal_stages_only_so_many_bytes(tmp_path: Path) -> None:

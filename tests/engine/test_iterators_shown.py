@@ -3,13 +3,14 @@
 import pytest
 
 from penstock.engine import Engine
-from penstock.errors import FunctionFailed, IteratorNotFound, LogNotFound, NotAllowed
+from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, LogNotFound, NotAllowed
 from penstock.model import (
     ANONYMOUS,
     AUDIT_CONTEXT,
     Append,
     BeginBuild,
     CreateIterator,
+    CreateLog,
     DropIterator,
     DropOutput,
     InstallOutput,
@@ -101,3 +102,12 @@ async def test_what_reads_the_audit_is_there_for_those_who_may_read_that_only(en
         with pytest.raises(LogNotFound):
             await engine.execute(operator, CreateIterator("mine", over, MAP, "return 1", False))
     await engine.execute(root, DropIterator(made.log, "watch"))
+
+
+async def test_no_log_and_no_iterator_stands_before_a_stream_of_the_audit(engine: Engine, remits: Remits) -> None:
+    await remits.create("log", 1)
+    await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+    writer, name = principal("writer", "append"), f"{AUDIT_CONTEXT}/access"
+    for request in (CreateLog(name), CreateIterator(name, "log", MAP, "return 1", True)):
+        with pytest.raises(InvalidRequest, match=r"begins with \$audit/, as only streams of the audit do"):
+            await engine.execute(writer, request)

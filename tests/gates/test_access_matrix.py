@@ -26,7 +26,8 @@ from penstock.wire.res01.dialects import OWN_TAG, error_of
 from penstock.wire.res01.messages import fields_of
 from tests.gates.mq_client import Disconnected, MqClient
 from tests.gates.remits_client import LOG_LIST, TOKEN, Remits
-from tests.gates.res_client import PATIENCE_S, Client
+from tests.gates.res_client import PATIENCE_S, Client, Older
+from tests.gates.res_frames import an_event
 from tests.gates.serving import Served
 from tests.principals import closed, issue, put
 from tests.wire.remits_samples import SAMPLES as REMITS_SAMPLES
@@ -265,6 +266,21 @@ def test_once_revoked_a_sender_is_nobody_behind_a_broker_and_a_connection_of_its
             with contextlib.closing(sender(guarded, "mq")) as again:
                 assert str(authenticate(again, tokens[1])) == UNKNOWN
                 check_nobody(answers_of(again, EVERY))
+
+
+@pytest.mark.parametrize(
+    ("credential", "result"),
+    [("none", "12"), ("wrong", "12"), ("expired", "12"), ("elsewhere", "12"), ("root", "")],
+)
+def test_the_gate_with_the_older_results_has_the_refusal_in_its_result(
+    guarded: Guarded, credential: str, result: str
+) -> None:
+    with Older(guarded.served.res_legacy) as client:
+        if credential != "none":
+            refused = authenticate(client, guarded.tokens[credential])
+            assert (refused is None) == (credential in ("elsewhere", "root"))
+        found = client.try_append("older", "s", -1, an_event())
+        assert (found.result, bool(found.error), bool(found.commit.int)) == (result, bool(result), not result)
 
 
 # --- Remits -------------------------------------------------------------------------------------------------------

@@ -430,6 +430,11 @@ class Access:
             self._replace(Known.of(found), sparing)
 
     def _replace(self, known: Known, sparing: Login | None = None) -> None:
+        for name, usage in self.usage.items():
+            before, now = self._known.principals.get(name), known.principals.get(name)
+            if before is None or now is None or before.limits != now.limits:
+                # How long it has to wait came from other limits.
+                usage.requests_until = usage.bytes_until = 0.0
         self._known = known
         self._end_stale(sparing)
 
@@ -446,7 +451,11 @@ class Access:
                 # What it has sent and what has not begun yet does not begin any more.
                 login.principal = NOBODY
                 if login.ended is not None:
-                    login.ended(login)
+                    try:
+                        login.ended(login)
+                    except Exception:
+                        # It is nobody in any case, and the others must end, too.
+                        log.exception("a sender could not be ended")
 
     def _is_current(self, login: Login, now: int) -> bool:
         if login.principal is ANONYMOUS:
@@ -470,11 +479,7 @@ class Access:
         """End what has expired, on time: also while the principals cannot be read, or not soon."""
         while True:
             await asyncio.sleep(CHECK_S)
-            try:
-                self._end_stale()
-            except Exception:
-                # Without this task nobody would be revoked any more.
-                log.exception("a sender could not be ended")
+            self._end_stale()
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look())
 

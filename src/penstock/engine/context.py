@@ -21,6 +21,7 @@ from penstock.engine.workers import WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTimeout
 from penstock.model import (
+    AUDIT_CONTEXT,
     EventFilter,
     Principal,
     ProducerMark,
@@ -188,6 +189,9 @@ def check_names(**names: str) -> None:
             reason = check_stream(name) if name else None
         else:
             reason = check_job(name) if what == "job" else check_name(name)
+        if what in ("log", "iterator") and name.startswith(f"{AUDIT_CONTEXT}/"):
+            # An iterator looks for a log and for an iterator before it looks for a stream.
+            reason = f"begins with {AUDIT_CONTEXT}/, as only streams of the audit do"
         if reason:
             raise InvalidRequest(what, reason)
 
