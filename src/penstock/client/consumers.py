@@ -37,6 +37,9 @@ ATTEMPTS_PER_TTL: Final = 12
 """How soon after a failure the client tries again to extend it."""
 DELAY_S_MAX: Final = 7 * 24 * 3600.0
 REASON_CHARACTERS_MAX: Final = 1000
+EVERYTHING: Final = "*"
+"""A filter that leaves nothing out, and is not empty."""
+NO_SELECTION: Final = "{}"
 NO_ALLOCATION: Final = -1
 """Instead of a time to live: acknowledge, and allocate nothing."""
 
@@ -64,11 +67,19 @@ class AsyncSubscription:
     """
 
     def __init__(
-        self, calls: Calls, name: str, context: str, filter: str, start: datetime | None, count: int, follow: bool
+        self,
+        calls: Calls,
+        name: str,
+        context: str | None,
+        filter: str,
+        start: datetime | None,
+        count: int,
+        follow: bool,
+        selection: str = "",
     ) -> None:
         self._calls = calls
         self._name = name
-        self._start = model.SubscriptionStart(context, filter, start_ticks(start))
+        self._start = model.SubscriptionStart(context, filter, start_ticks(start), selection)
         self._count = count
         self._follow = follow
         self._id: int | None = None
@@ -117,7 +128,8 @@ class AsyncSubscription:
         """Move it to a time; None is the beginning of the history."""
         await self.id()
         place = self._start
-        await self._calls.ask(model.SetSubscription(self._name, place.context, place.filter, start_ticks(start)), Done)
+        moved = model.SetSubscription(self._name, place.context, place.filter, start_ticks(start), place.selection)
+        await self._calls.ask(moved, Done)
 
     def settled(self, batch: SubscriptionBatch) -> None:
         """A transaction has acknowledged this batch; iterating must not do so again."""
@@ -464,6 +476,28 @@ class AsyncQueue:
         prefix, selection = selection_of(filter, types, prefixes)
         await self._calls.ask(model.SetQueueFilter(*self._queue, prefix, selection), Done)
         self._request = replace(self._request, filter=prefix, selection=selection)
+
+    async def preview(
+        self,
+        start: datetime | None = None,
+        *,
+        position: int | None = None,
+        filter: str | None = None,
+        types: Sequence[str] | None = None,
+        prefixes: Sequence[str] | None = None,
+    ) -> model.QueuePreview:
+        """What the queue would have to deliver after `reset` to a time or a position, or with another filter.
+
+        Nothing changes. Without a time or a position it is about the place where the queue is.
+        """
+        prefix = selection = None
+        if filter is not None or types is not None or prefixes is not None:
+            prefix, selection = selection_of(filter or "", types, prefixes)
+            # On the wire, empty ones leave the queue as it is.
+            prefix, selection = prefix or EVERYTHING, selection or NO_SELECTION
+        ticks = None if start is None else start_ticks(start)
+        request = model.PreviewQueue(*self._queue, prefix, selection, ticks, position)
+        return await self._calls.ask(request, model.QueuePreview)
 
     async def dead_letters(self) -> list[model.DeadLetter]:
         """The dead letters, event by event."""

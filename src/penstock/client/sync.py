@@ -368,6 +368,7 @@ class Queue(Blocking[AsyncQueue]):
     rename = blocking(AsyncQueue.rename)
     delete = blocking(AsyncQueue.delete)
     set_filter = blocking(AsyncQueue.set_filter)
+    preview = blocking(AsyncQueue.preview)
 
     @property
     def context(self) -> str:
