@@ -82,10 +82,13 @@ def set_command(
     start = start_time(to)
     key = name, None if context == "*" else context, "" if filter_ == "*" else filter_
     with connected(url, data) as client:
-        if all((info.subscriber, info.context, info.filter) != key for info in client.subscriptions()):
+        known = [info for info in client.subscriptions() if (info.subscriber, info.context, info.filter) == key]
+        if not known:
             listing = "list them with: penstock subscription list"
             fail(f"no subscription {name} to {filter_ or '*'} in context {context}; {listing}")
-        client.subscription(name, context=key[1], filter=filter_).set(start)
+        types, prefixes = Selection.parsed(known[0].selection)
+        place = {"filter": "" if prefixes else filter_, "context": key[1]}
+        client.subscription(name, **place, types=types, prefixes=prefixes).set(start)
         found = [info for info in client.subscriptions() if (info.subscriber, info.context, info.filter) == key]
         document = _document(found[0])
     print_result(document, f"subscription {name} continues at position {found[0].position}", as_json=as_json)
