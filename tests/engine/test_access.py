@@ -321,6 +321,12 @@ async def test_changes_are_recorded_with_who_made_them_and_erased_names_as_diges
     before = len(await audited(engine))
     for request in (
         model.ResetQueue("shop", "q", 0),
+        model.PauseQueue("shop", "q"),
+        model.PauseQueue("shop", "q", False),
+        model.SetRetryPolicy("shop", "q", '{"delay":5}'),
+        model.SetQueueFilter("shop", "q", "order-"),
+        model.RenameQueue("shop", "q", "r"),
+        model.DeleteQueue("shop", "r"),
         model.SetSubscription("ann", "shop", "", 0),
         model.DropIterator("log", "it"),
         model.DropLog("log"),
@@ -330,7 +336,8 @@ async def test_changes_are_recorded_with_who_made_them_and_erased_names_as_diges
         await engine.execute(ADMIN, request)
     entries = (await audited(engine))[before:]
     assert [what for what, _ in entries] == [
-        *("queue-reset", "subscription-reset", "iterator-deleted", "log-deleted", "erased", "principal-revoked"),
+        *("queue-reset", "queue-pause", "queue-resume", "queue-retry", "queue-filter", "queue-rename", "queue-delete"),
+        *("subscription-reset", "iterator-deleted", "log-deleted", "erased", "principal-revoked"),
     ]
     assert {facts["by"] for _, facts in entries} == {"root"}
     facts = dict(entries)

@@ -87,7 +87,7 @@ def set_command(
             listing = "list them with: penstock subscription list"
             fail(f"no subscription {name} to {filter_ or '*'} in context {context}; {listing}")
         types, prefixes = Selection.parsed(known[0].selection)
-        place = {"filter": "" if prefixes else filter_, "context": key[1]}
+        place: dict[str, Any] = {"filter": "" if prefixes else filter_, "context": key[1]}
         client.subscription(name, **place, types=types, prefixes=prefixes).set(start)
         found = [info for info in client.subscriptions() if (info.subscriber, info.context, info.filter) == key]
         document = _document(found[0])
