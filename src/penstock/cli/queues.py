@@ -86,7 +86,7 @@ def list_queues(context: OnlyContext = None, url: Url = None, data: Data = None,
 
 
 def queue_notes(info: QueueInfo) -> list[str]:
-    """What is not as usual about a queue."""
+    """How a queue differs from the usual one."""
     selection = Selection.parsed(info.selection)
     notes = [
         ("paused", info.paused),
@@ -353,7 +353,7 @@ def _can_ask() -> bool:
 
 
 def _move_preview(client: "Client", info: QueueInfo, position: int) -> str:
-    """What a move does: `queue mail is at position 7: it will deliver 3 events again, …`."""
+    """The effects of a move: `queue mail is at position 7: it will deliver 3 events again, …`."""
     first, last = sorted((position, info.position))
     between = _counted_events(client, info, first, last)
     if position < info.position:

@@ -186,7 +186,7 @@ class QueueBatch(list[Event]):
         return max(tries, default=1)
 
     def key_of(self, event: Event) -> str:
-        """What an ordered queue orders an event by; empty in others."""
+        """The key by which an ordered queue orders an event; empty in other queues."""
         return model.order_key(self.ordered, event.stream)
 
     def retry(self, event: Event, *, delay: float | None = None, reason: str = "") -> None:
@@ -208,7 +208,7 @@ class QueueBatch(list[Event]):
         return isinstance(outcome, model.Retried) and outcome.delay_ms == model.NOT_TRIED
 
     def bury(self, event: Event, reason: str) -> None:
-        """Make this event a dead letter: no consumer gets it until somebody puts it back."""
+        """Make this event a dead letter: no consumer gets it until it is returned to the queue."""
         self._set(event, model.Buried(event.position, _short(reason)))
 
     def give_back(self, event: Event) -> None:
@@ -405,7 +405,7 @@ class AsyncQueue:
             await self._calls.ask(request, Done, timeout)
         except PenstockError as error:
             # Sent again after a lost connection, it finds what the first attempt has settled. While the lease lasts,
-            # nobody else can have settled it.
+            # no other consumer can have settled it.
             is_done = isinstance(refusal_of(error), AllocationLost) and error.retry is Retry.UNKNOWN
             if not is_done or self._calls.transport.now() >= batch._expires:
                 batch.is_settled = batch.is_lost = isinstance(error, AllocationLost)
@@ -486,7 +486,7 @@ class AsyncQueue:
         types: Sequence[str] | None = None,
         prefixes: Sequence[str] | None = None,
     ) -> model.QueuePreview:
-        """What the queue would have to deliver after `reset` to a time or a position, or with another filter.
+        """How much the queue would have to deliver after `reset` to a time or a position, or with another filter.
 
         Nothing changes. Without a time or a position it is about the place where the queue is.
         """
@@ -562,7 +562,7 @@ class AsyncQueue:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a dead letter says of an error."""
+    """The reason of a dead letter that an error caused."""
     return _short(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
