@@ -47,6 +47,7 @@ def test_each_event_of_a_batch_has_an_outcome_of_its_own(client: Client, context
     (dead,) = queue.dead_letters()
     assert (dead.stream, dead.sequence, dead.deliveries, dead.subscriber) == ("s", 2, 1, "me")
     assert (dead.reason, dead.position) == ("no JSON", batch[1].position)
+    assert batch[1].recorded_at <= dead.died_at <= datetime.now(UTC)
     info = info_of(client, context)
     assert (info.delayed, info.dead, info.allocated) == (1, 1, 0)
 
