@@ -45,7 +45,7 @@ AllocationRequest = model.SubscribeQueue | model.AcknowledgeQueue
 NEAR_POSITIONS: Final = 256
 """Allocations that are not farther apart are read in one go."""
 AHEAD_EVENTS_MAX: Final = 1000
-"""Events that one step reads for a consumer whose keys are all taken."""
+"""Events that one step reads for a consumer because others have their keys."""
 BURIED_RUNS_MAX: Final = 100
 """Allocations that one step sets aside as dead letters."""
 NOT_ACKNOWLEDGED: Final = "delivered {} times and never acknowledged"
@@ -187,8 +187,9 @@ def _propose_parts(
                 in_use |= {part.key} - {""}
             read += page.events
             space -= size_of(page.events)
+            is_full = room <= 0 if request.several else bool(held or taken)
             is_enough = len(read) >= AHEAD_EVENTS_MAX or len(kept) >= left or space <= 0
-            if held or taken or end or is_enough or not page.events:
+            if is_full or end or is_enough or not queue.ordered or not page.events:
                 break
         mine = [_as_held(part) for part in held]
         events = sorted([*events, *_within(queue, mine, read)], key=lambda event: event.position)
