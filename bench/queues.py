@@ -10,7 +10,7 @@ from typing import Final
 from bench import load
 from bench.report import Report
 from penstock.engine import Engine
-from penstock.model import ANONYMOUS, ANY, Append, Delivery, Done, Run, SettleQueue, SubscribeQueue
+from penstock.model import ANONYMOUS, ANY, Append, Delivery, Done, ResetQueue, Run, SettleQueue, SubscribeQueue
 from penstock.settings import Settings
 from penstock.store import store_url
 
@@ -68,6 +68,10 @@ async def _takes(directory: Path, many: int, takes: int) -> dict[str, list[float
     async with Engine(store_url(directory), Settings()) as engine:
         await _fill(engine, range(many + 2 * takes))
         for name, keys in (("few", FEW_KEYS), ("many", many)):
+            request = SubscribeQueue("bench", name, "worker", "", 0, 1, -1, ordered="stream")
+            await engine.execute(ANONYMOUS, request)
+            # Both come to the same place, so that they take the same events.
+            await engine.execute(ANONYMOUS, ResetQueue("bench", name, 0, many - keys + 1))
             for number in range(0, keys, KEYS_AT_ONCE):
                 held = await _take(engine, name, f"holder {number}", min(KEYS_AT_ONCE, keys - number))
                 assert len(held.events) == min(KEYS_AT_ONCE, keys - number)

@@ -167,7 +167,8 @@ def _propose_parts(
     following, end = queue.position, True
     room, space = count - sum(one.events for one in taken), limits.bytes_max - size_of(events)
     left = QUEUE_ALLOCATIONS_MAX - store.outstanding(queue.id)
-    if (not taken or (request.several and room > 0 < space)) and left > 0:
+    reads_on = request.several and queue.ordered and room > 0 < space
+    if (not taken or reads_on) and left > 0:
         read: list[Event] = []
         keys: set[str] = set()
         in_use: set[str] = set()

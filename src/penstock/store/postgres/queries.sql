@@ -427,7 +427,7 @@ WHERE id > %(after)s GROUP BY id ORDER BY id LIMIT %(limit)s;
 
 -- The live allocation of a subscriber, else the oldest one that has expired and is no dead letter.
 
--- `OFFSET 0` and MATERIALIZED keep it from looking for the first one among all allocations of the queue.
+-- Of what expired, the first one of those that did so first. Without that limit PostgreSQL plans to look at every allocation.
 
 -- name: claim
 (SELECT first, last, count, subscriber, expires, deliveries FROM allocations
@@ -439,7 +439,7 @@ UNION ALL
     SELECT first, last, count, subscriber, expires, deliveries FROM allocations
     WHERE queue_id = %(queue_id)s AND expires <= %(now)s AND first IS DISTINCT FROM %(except_first)s::bigint
       AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1)
-    OFFSET 0) AS expired
+    ORDER BY expires LIMIT 1000) AS expired
 ORDER BY first LIMIT 1)
 LIMIT 1;
 
@@ -457,6 +457,7 @@ WITH queue AS (
     SELECT first, last, count, subscriber, expires, deliveries FROM allocations
     WHERE queue_id = %(queue_id)s AND expires <= %(now)s
       AND deliveries < coalesce((SELECT dead_after FROM queue), deliveries + 1)
+    ORDER BY expires LIMIT 1000
 ), expired AS (
     SELECT * FROM again ORDER BY first LIMIT 1
 ), claim AS (
@@ -464,7 +465,7 @@ WITH queue AS (
 ), taken_over AS (
     UPDATE allocations SET subscriber = %(subscriber)s, expires = %(expires)s, deliveries = allocations.deliveries + 1
     FROM claim, queue
-    WHERE queue_id = %(queue_id)s AND queue.version = %(version)s AND allocations.first = claim.first AND claim.expires <= %(now)s
+    WHERE queue_id = %(queue_id)s AND queue.version = %(version)s AND allocations.first = %(first)s AND claim.expires <= %(now)s
       AND %(kind)s = 'expired'
       AND (claim.first, claim.last, claim.count) = (%(first)s, %(last)s, %(count)s)
 ), fresh AS (
