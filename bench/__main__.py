@@ -23,6 +23,7 @@ from bench import (
     mq,
     mqgate,
     postgres,
+    queues,
     reads,
     remits,
     res01,
@@ -53,6 +54,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "spark": spark.run,
     "lake": lake.run,
     "postgres": postgres.run,
+    "queues": queues.run,
     "capacity": capacity.run,
 }
 

@@ -400,6 +400,18 @@ def test_subscriptions_are_listed_and_set(served: Server, client: penstock.Clien
     assert (told["subscriber"], told["context"], told["filter"]) == ("revenue", orders, "order-")
 
 
+def test_a_subscription_to_all_contexts_is_listed_and_set(served: Server, client: penstock.Client, orders: str) -> None:
+    prefixes = [f"{orders}-order-", f"{orders}-cart-"]
+    client.append(orders, f"{orders}-cart-1", [penstock.event("Filled", 6)])
+    subscription = client.subscription(orders, context=None, prefixes=prefixes, types=["Filled"], follow=False)
+    assert [event.json() for event in subscription] == [6]
+    table = run("subscription", "list", url=served.url).out
+    assert re.search(rf"{orders} +\* +{orders}-cart- {orders}-order-, types Filled +[\d,]+ +0 ", table), table
+    given = ("subscription", "set", orders, "*", "--filter", f"{orders}-", "--to", "beginning")
+    assert run(*given, url=served.url).code == 0
+    assert [event.json() for event in subscription] == [6]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [

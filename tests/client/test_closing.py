@@ -95,6 +95,7 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "Queue.rename": lambda: queue.rename("other"),
         "Queue.delete": queue.delete,
         "Queue.set_filter": queue.set_filter,
+        "Queue.preview": queue.preview,
         "Log.create": log.create,
         "Log.delete": log.delete,
         "Log.show": log.show,
@@ -142,7 +143,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
         *("take", "declare", "acknowledge", "release", "settle", "next"),
         *("give_back", "reset", "dead_after", "dead_letters", "put_back", "put_back_all", "drop_dead", "replay"),
-        *("extend", "set_retry", "pause", "resume", "rename", "delete", "set_filter", "another"),
+        *("extend", "set_retry", "pause", "resume", "rename", "delete", "set_filter", "preview", "another"),
         *("context", "name", "count", "subscriber", "ttl"),
     }
     assert {name for name in vars(Access) if not name.startswith("_")} == {

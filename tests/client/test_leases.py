@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +130,26 @@ def test_a_lease_outlives_a_server_that_is_restarted(penstock_server: Server) ->
             until(lambda: batch._expires > before)
             assert other.queue("shop", "work").take() == []
         assert other.queue("shop", "work").take() == []
+
+
+def test_a_server_that_hangs_does_not_delay_leases_of_another_one(
+    tmp_path: Path, client: Client, other: Client, context: str
+) -> None:
+    fill(client, context, "s", 3)
+    with Served(tmp_path / "data") as hanging, penstock.connect(f"penstock://{hanging.mq}") as stuck:
+        fill(stuck, context, "s", 3)
+        with stuck.queue(context, "work", ttl=SHORT_S).next() as theirs:
+            hanging.process.send_signal(signal.SIGSTOP)
+            try:
+                with client.queue(context, "work", ttl=SHORT_S).next() as batch:
+                    outlived(batch)
+                    outlived(batch)
+                    assert other.queue(context, "work").take() == []
+            finally:
+                hanging.process.send_signal(signal.SIGCONT)
+            # Its lease may have expired meanwhile, but no other consumer has taken it.
+            outlived(theirs)
+        assert stuck.queue(context, "work").take() == []
 
 
 # ---------------------------------------------------------------- what ends the work

@@ -13,6 +13,7 @@ from penstock.errors import (
     QueueFilterMismatch,
     QueueMismatch,
     QueueNotFound,
+    SubscriptionMismatch,
 )
 from penstock.model import QueueInfo, RetryPolicy
 from tests.client.conftest import NETWORKS
@@ -46,6 +47,7 @@ def test_each_event_of_a_batch_has_an_outcome_of_its_own(client: Client, context
     (dead,) = queue.dead_letters()
     assert (dead.stream, dead.sequence, dead.deliveries, dead.subscriber) == ("s", 2, 1, "me")
     assert (dead.reason, dead.position) == ("no JSON", batch[1].position)
+    assert batch[1].recorded_at <= dead.died_at <= datetime.now(UTC)
     info = info_of(client, context)
     assert (info.delayed, info.dead, info.allocated) == (1, 1, 0)
 
@@ -289,6 +291,39 @@ def test_a_queue_gets_another_filter_while_nothing_is_held(client: Client, conte
     client.queue(context, "work", types=["Counted"], prefixes=["cart-", "order-2"]).declare()
     with pytest.raises(QueueFilterMismatch):
         client.queue(context, "work", filter="order-").declare()
+
+
+def test_a_change_can_be_looked_at_first(client: Client, context: str) -> None:
+    fill(client, context, "order-1", 3)
+    fill(client, context, "cart-1", 2)
+    queue = client.queue(context, "work", filter="order-")
+    with queue.next() as batch:
+        batch.bury(batch[0], "broken")
+    first = batch[0].position
+    found = queue.preview()
+    assert (found.position, found.behind, found.behind_is_exact, found.dead) == (first + 3, 0, True, 1)
+    assert (queue.preview(position=first).behind, queue.preview(position=first + 1).behind) == (3, 2)
+    assert queue.preview(datetime.now(UTC) + timedelta(days=1)).behind == 0
+    assert queue.preview(filter="").behind == 2
+    assert queue.preview(position=first, types=["Counted"], prefixes=["order-", "cart-"]).behind == 5
+    assert info_of(client, context).filter == "order-"
+
+
+def test_a_subscription_may_be_to_all_contexts_and_select(client: Client, context: str) -> None:
+    for place in (f"{context}-a", f"{context}-b"):
+        for stream in (f"{context}-order", f"{context}-cart", f"{context}-other"):
+            client.append(place, stream, [penstock.event("Paid", 1), penstock.event("Placed", 2)])
+    wanted = {"prefixes": [f"{context}-order", f"{context}-cart"], "types": ["Paid"], "follow": False}
+    found = list(client.subscription("ann", context=None, **wanted))  # type: ignore[arg-type]
+    assert [(one.context[-1], one.stream.rpartition("-")[2], one.type) for one in found] == [
+        (place, stream, "Paid") for place in "ab" for stream in ("order", "cart")
+    ]
+    subscription = client.subscription("ann", context=None, **wanted)  # type: ignore[arg-type]
+    assert subscription.fetch() == []
+    subscription.set(None)
+    assert list(subscription) == found
+    with pytest.raises(SubscriptionMismatch):
+        client.subscription("ann", context=None, **{**wanted, "types": ["Placed"]}).fetch()  # type: ignore[arg-type]
 
 
 def test_a_retry_policy_or_a_rule_for_dead_letters_makes_a_new_queue(client: Client, context: str) -> None:

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -82,7 +83,7 @@ class History:
         self._appended: set[int] | None = None
         self._declare(LEASE_S).declare()
         self._writer = Worker(self._write)
-        self._consumers = [Worker(lambda seed=seed: self._consume(Random(seed))) for seed in self._seeds(CONSUMERS)]
+        self._consumers = [Worker(partial(self._consume, seed)) for seed in self._seeds(CONSUMERS)]
 
     def _seeds(self, number: int) -> list[int]:
         return [self._random.getrandbits(32) for _ in range(number)]
@@ -108,7 +109,8 @@ class History:
         due = None if later is None else datetime.now(UTC) + timedelta(seconds=later)
         return penstock.event("Counted", number, due=due)
 
-    def _consume(self, random: Random) -> None:
+    def _consume(self, seed: int) -> None:
+        random = Random(seed)
         queue = self._declare(LEASE_S)
         while not self._done.is_set():
             if random.random() < 0.05:
@@ -168,9 +170,9 @@ def play(data: Path, histories: int) -> None:
             history = History(client, number, random)
             try:
                 for part in sorted(random.random() for _ in range(random.choice((1, 1, 2)))):
-                    until(lambda part=part, history=history: history.reached(part))
+                    until(partial(history.reached, part))
                     mortal.kill()
-                until(lambda history=history: history.reached(1.0))
+                until(partial(history.reached, 1.0))
             finally:
                 history.end()
         assert mortal.served.stop() == 0

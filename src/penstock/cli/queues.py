@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import uuid4
 
@@ -86,7 +86,7 @@ def list_queues(context: OnlyContext = None, url: Url = None, data: Data = None,
 
 
 def queue_notes(info: QueueInfo) -> list[str]:
-    """What is not as usual about a queue."""
+    """How a queue differs from the usual one."""
     selection = Selection.parsed(info.selection)
     notes = [
         ("paused", info.paused),
@@ -329,18 +329,15 @@ def move_command(
     the new position are delivered again, the others are skipped.
     """
     _need_yes(yes, "a queue that was moved delivers events again, or skips them")
-    position = int(to) if to.isdecimal() else None
-    start = start_time(to) if position is None else None
     with connected(url, data) as client:
         queue, info = _existing_queue(client, context, name), _queue_info(client, context, name)
-        head = client.stats().head
-        if position is None:
-            found = 1 if start is None else client.position_of(start, context=context, filter=info.filter)
-            position = head + 1 if found is None else found
-        if not yes and not agreed(f"{_move_preview(client, info, position)}. Move it?"):
+        start = None if to.isdecimal() else start_time(to)
+        first = 1 if start is None and not to.isdecimal() else None
+        found = queue.preview(start, position=int(to) if to.isdecimal() else first)
+        if not yes and not agreed(f"{_move_preview(client, info, found.position)}. Move it?"):
             fail("nothing was moved")
-        # At the end, events that come meanwhile are new.
-        queue.reset(position=min(position, head + 1) if to == "end" else position)
+        # To the end is to the end as it is by then.
+        queue.reset(start, position=found.position if to != "end" else None)
         info = _queue_info(client, context, name)
     line = f"queue {name} continues at position {info.position}, {lag_cells(info)[0]} events behind"
     print_result(asdict(info), line, as_json=as_json)
@@ -356,7 +353,7 @@ def _can_ask() -> bool:
 
 
 def _move_preview(client: "Client", info: QueueInfo, position: int) -> str:
-    """What a move does: `queue mail is at position 7: it will deliver 3 events again, …`."""
+    """The effects of a move: `queue mail is at position 7: it will deliver 3 events again, …`."""
     first, last = sorted((position, info.position))
     between = _counted_events(client, info, first, last)
     if position < info.position:
@@ -429,13 +426,10 @@ def set_queue_command(
     with connected(url, data) as client:
         queue, info = _existing_queue(client, context, name), _queue_info(client, context, name)
         if selects:
-            from penstock.client.consumers import selection_of  # noqa: PLC0415
-
-            prefix, selection = selection_of(filter_ or "", types, prefixes)
-            changed = replace(info, filter=prefix, selection=selection)
-            end = client.stats().head + 1
-            before, after = (_counted_events(client, one, info.position, end) for one in (info, changed))
-            question = f"queue {name} has {before} to deliver from position {info.position} on, and will have {after}"
+            now = queue.preview()
+            then = queue.preview(filter=filter_ or "", types=types, prefixes=prefixes)
+            before, after = (f"{lag_cells(one)[0]} events" for one in (now, then))
+            question = f"queue {name} has {before} to deliver from position {now.position} on, and will have {after}"
             if not yes and not agreed(f"{question}. Change it?"):
                 fail("nothing was changed")
             queue.set_filter(filter_ or "", types=types, prefixes=prefixes)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 from penstock.cli.connection import LOCAL, connected, named_address, opened, store_errors
 from penstock.cli.options import AsJson, Config, Data, Filter, Limit, StoreData, StoreUrl, Url, argument
 from penstock.cli.output import print_document, print_fields, print_lines, print_rows, print_table, size
-from penstock.model import ContextInfo, QueueInfo, SubscriptionInfo
+from penstock.model import ContextInfo, QueueInfo, QueuePreview, SubscriptionInfo
 
 PAGE_ROWS: Final = 1000
 TABLE_ROWS_MAX: Final = 50
@@ -108,7 +108,7 @@ def queue_row(info: QueueInfo) -> list[object]:
     return [info.name, info.context, info.filter or "*", info.position, *lag_cells(info), *counts]
 
 
-def lag_cells(info: QueueInfo | SubscriptionInfo) -> tuple[str, str]:
+def lag_cells(info: QueueInfo | QueuePreview | SubscriptionInfo) -> tuple[str, str]:
     """How many events it is behind, as in `10,000+`, and the age of the oldest of them."""
     return f"{info.behind:,}{'' if info.behind_is_exact else '+'}", age(info.behind_ms)
 

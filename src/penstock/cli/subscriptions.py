@@ -10,7 +10,7 @@ from penstock.cli.connection import connected
 from penstock.cli.options import AsJson, Data, Url, argument, moment, option
 from penstock.cli.output import fail, print_result, print_rows
 from penstock.cli.stats import lag_cells
-from penstock.model import SubscriptionInfo
+from penstock.model import Selection, SubscriptionInfo
 from penstock.model.times import TICKS_MAX, datetime_of, text_of_ticks
 
 SUBSCRIPTION_COLUMNS: Final = (
@@ -50,10 +50,16 @@ def list_subscriptions(
         found = [info for info in client.subscriptions() if context in (None, info.context)]
     documents = [_document(info) for info in found]
     rows = (
-        [info.id, info.subscriber, info.context, info.filter or "*", info.position, *lag_cells(info), one["last_event"]]
-        for info, one in zip(found, documents, strict=True)
+        (info.id, info.subscriber, info.context or "*", shown, info.position, *lag_cells(info), one["last_event"])
+        for info, shown, one in zip(found, map(_shown_filter, found), documents, strict=True)
     )
     print_rows(documents, SUBSCRIPTION_COLUMNS, rows, empty="no subscriptions", as_json=as_json)
+
+
+def _shown_filter(info: SubscriptionInfo) -> str:
+    selection = Selection.parsed(info.selection)
+    types = (f"types {' '.join(selection.types)}",) if selection.types else ()
+    return ", ".join((" ".join(selection.prefixes or (info.filter or "*",)), *types))
 
 
 def _document(info: SubscriptionInfo) -> dict[str, Any]:
@@ -65,7 +71,7 @@ def _document(info: SubscriptionInfo) -> dict[str, Any]:
 @subscription_app.command("set")
 def set_command(
     name: Annotated[str, argument("NAME", "the subscription's name")],
-    context: Annotated[str, argument("CONTEXT", "its context")],
+    context: Annotated[str, argument("CONTEXT", "its context; * if it is to all contexts")],
     to: Annotated[str, option("--to", "a time, or so long ago (10m); beginning; end: only new events", "TIME")],
     filter_: Annotated[str, option("--filter", "its filter, if it has one", "PREFIX")] = "",
     url: Url = None,
@@ -74,12 +80,15 @@ def set_command(
 ) -> None:
     """Move a subscription to a time: it continues with the first event of that time or later."""
     start = start_time(to)
-    key = name, context, "" if filter_ == "*" else filter_
+    key = name, None if context == "*" else context, "" if filter_ == "*" else filter_
     with connected(url, data) as client:
-        if all((info.subscriber, info.context, info.filter) != key for info in client.subscriptions()):
+        known = [info for info in client.subscriptions() if (info.subscriber, info.context, info.filter) == key]
+        if not known:
             listing = "list them with: penstock subscription list"
             fail(f"no subscription {name} to {filter_ or '*'} in context {context}; {listing}")
-        client.subscription(name, context=context, filter=filter_).set(start)
+        types, prefixes = Selection.parsed(known[0].selection)
+        place: dict[str, Any] = {"filter": "" if prefixes else filter_, "context": key[1]}
+        client.subscription(name, **place, types=types, prefixes=prefixes).set(start)
         found = [info for info in client.subscriptions() if (info.subscriber, info.context, info.filter) == key]
         document = _document(found[0])
     print_result(document, f"subscription {name} continues at position {found[0].position}", as_json=as_json)

@@ -234,14 +234,23 @@ class AsyncClient:
         self,
         name: str,
         *,
-        context: str,
+        context: str | None,
         filter: str = "",
         start: datetime | None = None,
         count: int = BATCH_EVENTS,
         follow: bool = True,
+        types: Sequence[str] | None = None,
+        prefixes: Sequence[str] | None = None,
     ) -> AsyncSubscription:
-        """A durable subscription: the server remembers how far it is. With `follow` it waits for new events."""
-        return AsyncSubscription(self._open_calls, name, context, filter, start, count, follow)
+        """A durable subscription: the server remembers how far it is. With `follow` it waits for new events.
+
+        With `context=None` it is to all contexts that the client may read. `types` and `prefixes` select events; they
+        belong to the subscription, as `context` and `filter` do.
+        """
+        selection = ""
+        if types is not None or prefixes is not None:
+            filter, selection = selection_of(filter, types, prefixes)
+        return AsyncSubscription(self._open_calls, name, context, filter, start, count, follow, selection)
 
     def queue(
         self,

@@ -37,6 +37,9 @@ ATTEMPTS_PER_TTL: Final = 12
 """How soon after a failure the client tries again to extend it."""
 DELAY_S_MAX: Final = 7 * 24 * 3600.0
 REASON_CHARACTERS_MAX: Final = 1000
+EVERYTHING: Final = "*"
+"""A filter that leaves nothing out, and is not empty."""
+NO_SELECTION: Final = "{}"
 NO_ALLOCATION: Final = -1
 """Instead of a time to live: acknowledge, and allocate nothing."""
 
@@ -64,11 +67,19 @@ class AsyncSubscription:
     """
 
     def __init__(
-        self, calls: Calls, name: str, context: str, filter: str, start: datetime | None, count: int, follow: bool
+        self,
+        calls: Calls,
+        name: str,
+        context: str | None,
+        filter: str,
+        start: datetime | None,
+        count: int,
+        follow: bool,
+        selection: str = "",
     ) -> None:
         self._calls = calls
         self._name = name
-        self._start = model.SubscriptionStart(context, filter, start_ticks(start))
+        self._start = model.SubscriptionStart(context, filter, start_ticks(start), selection)
         self._count = count
         self._follow = follow
         self._id: int | None = None
@@ -117,7 +128,8 @@ class AsyncSubscription:
         """Move it to a time; None is the beginning of the history."""
         await self.id()
         place = self._start
-        await self._calls.ask(model.SetSubscription(self._name, place.context, place.filter, start_ticks(start)), Done)
+        moved = model.SetSubscription(self._name, place.context, place.filter, start_ticks(start), place.selection)
+        await self._calls.ask(moved, Done)
 
     def settled(self, batch: SubscriptionBatch) -> None:
         """A transaction has acknowledged this batch; iterating must not do so again."""
@@ -174,7 +186,7 @@ class QueueBatch(list[Event]):
         return max(tries, default=1)
 
     def key_of(self, event: Event) -> str:
-        """What an ordered queue orders an event by; empty in others."""
+        """The key by which an ordered queue orders an event; empty in other queues."""
         return model.order_key(self.ordered, event.stream)
 
     def retry(self, event: Event, *, delay: float | None = None, reason: str = "") -> None:
@@ -196,7 +208,7 @@ class QueueBatch(list[Event]):
         return isinstance(outcome, model.Retried) and outcome.delay_ms == model.NOT_TRIED
 
     def bury(self, event: Event, reason: str) -> None:
-        """Make this event a dead letter: no consumer gets it until somebody puts it back."""
+        """Make this event a dead letter: no consumer gets it until it is returned to the queue."""
         self._set(event, model.Buried(event.position, _short(reason)))
 
     def give_back(self, event: Event) -> None:
@@ -393,7 +405,7 @@ class AsyncQueue:
             await self._calls.ask(request, Done, timeout)
         except PenstockError as error:
             # Sent again after a lost connection, it finds what the first attempt has settled. While the lease lasts,
-            # nobody else can have settled it.
+            # no other consumer can have settled it.
             is_done = isinstance(refusal_of(error), AllocationLost) and error.retry is Retry.UNKNOWN
             if not is_done or self._calls.transport.now() >= batch._expires:
                 batch.is_settled = batch.is_lost = isinstance(error, AllocationLost)
@@ -465,6 +477,28 @@ class AsyncQueue:
         await self._calls.ask(model.SetQueueFilter(*self._queue, prefix, selection), Done)
         self._request = replace(self._request, filter=prefix, selection=selection)
 
+    async def preview(
+        self,
+        start: datetime | None = None,
+        *,
+        position: int | None = None,
+        filter: str | None = None,
+        types: Sequence[str] | None = None,
+        prefixes: Sequence[str] | None = None,
+    ) -> model.QueuePreview:
+        """How much the queue would have to deliver after `reset` to a time or a position, or with another filter.
+
+        Nothing changes. Without a time or a position it is about the place where the queue is.
+        """
+        prefix = selection = None
+        if filter is not None or types is not None or prefixes is not None:
+            prefix, selection = selection_of(filter or "", types, prefixes)
+            # On the wire, empty ones leave the queue as it is.
+            prefix, selection = prefix or EVERYTHING, selection or NO_SELECTION
+        ticks = None if start is None else start_ticks(start)
+        request = model.PreviewQueue(*self._queue, prefix, selection, ticks, position)
+        return await self._calls.ask(request, model.QueuePreview)
+
     async def dead_letters(self) -> list[model.DeadLetter]:
         """The dead letters, event by event."""
         return await self._calls.list_all(model.ListLetters(*self._queue), "position")
@@ -528,7 +562,7 @@ class AsyncQueue:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a dead letter says of an error."""
+    """The reason of a dead letter that an error caused."""
     return _short(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 

@@ -119,7 +119,7 @@ class Portal:
         return self._closed or self._process != os.getpid()
 
     def keep(self, queue: AsyncQueue, batch: QueueBatch) -> Callable[[], object]:
-        """Extend the lease of a batch until somebody calls the result."""
+        """Extend the lease of a batch until the caller calls the result."""
         keeping = self.start(queue.keep(batch))
         return lambda: self.is_closed or keeping.cancel()
 
@@ -164,7 +164,7 @@ class Direct:
                 self.run(source.aclose())
 
     def keep(self, queue: AsyncQueue, batch: QueueBatch) -> Callable[[], object]:
-        """Extend the lease of a batch until somebody calls the result."""
+        """Extend the lease of a batch until the caller calls the result."""
         return self._leases.keep(queue, batch)
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class Direct:
 class LeaseThread:
     """Extends the leases that one client holds, in a thread that ends soon after the last of them.
 
-    An interrupt, or a fork, may come anywhere: whoever ends a lease takes no lock.
+    An interrupt, or a fork, may come anywhere, so ending a lease takes no lock.
     """
 
     def __init__(self, runner: Direct) -> None:
@@ -209,7 +209,7 @@ class LeaseThread:
     def _run(self) -> None:
         while True:
             with self._lock:
-                leases = list(self._kept.values())
+                leases = [lease for lease in list(self._kept.values()) if not lease.batch.is_settled]
                 if self._closed or not leases:
                     self._thread = None
                     return
@@ -223,7 +223,7 @@ class LeaseThread:
                     lease.due = monotonic() + pause
 
     def close(self) -> None:
-        """End the thread. What it waits for has ended with the transport."""
+        """End the thread. Its calls have ended with the transport."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -368,6 +368,7 @@ class Queue(Blocking[AsyncQueue]):
     rename = blocking(AsyncQueue.rename)
     delete = blocking(AsyncQueue.delete)
     set_filter = blocking(AsyncQueue.set_filter)
+    preview = blocking(AsyncQueue.preview)
 
     @property
     def context(self) -> str:

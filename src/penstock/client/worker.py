@@ -4,7 +4,7 @@ A worker has several consumers side by side, in threads or in tasks. One of them
 idle worker waits with one request. When it is to stop, each finishes the event at hand and gives back what it has not
 tried.
 
-What a consumer does is written once, for both kinds. In a thread all that it awaits blocks, so it never suspends.
+Both kinds share the coroutine of a consumer. In a thread everything that it awaits blocks, so it never suspends.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ def current_attempt() -> int:
 
 @dataclass
 class WorkerCounts:
-    """What became of a worker's events so far."""
+    """A worker's events so far, by outcome."""
 
     acknowledged: int = 0
     retried: int = 0
@@ -152,7 +152,7 @@ class Work:
         self._worker.log_failure(self.batch, event, error)
 
     def end(self) -> None:
-        """Give back what was not tried. What a handler does from now on counts for nothing."""
+        """Give back the events that were not tried. Later results of the handler are ignored."""
         with self._lock:
             if not self._is_over and not self.batch.is_settled:
                 for event in self.batch:
@@ -176,7 +176,7 @@ class Work:
 
 
 class AnyWorker(ABC, Generic[Q]):
-    """What the workers of both clients have in common."""
+    """The common part of both kinds of workers."""
 
     def __init__(
         self, queue: Q, concurrency: int, grace: float, signals: bool, registry: "CollectorRegistry | None"
@@ -308,15 +308,16 @@ class AnyWorker(ABC, Generic[Q]):
             raise
         work.end()
 
-    async def _give_up(self, queue: Q, work: Work) -> None:
-        """Settle a batch whose handler is not waited for."""
+    async def _give_up(self, queue: Q, work: Work) -> bool:
+        """Settle a batch whose handler is not waited for. Whether that was possible."""
         work.end()
         try:
             await self._settle_soon(queue, work.batch)
         except PenstockError as error:
             work.count(error)
-        else:
-            work.count()
+            return False
+        work.count()
+        return True
 
     def _began(self, queue: Q, work: Work) -> None:
         """A consumer has this batch now."""
@@ -380,9 +381,11 @@ class Worker(AnyWorker[Queue]):
                     alive[0].join(NOTICE_S_MAX)
             finally:
                 self.stop()
-                # A thread cannot be ended. What its handler does from now on counts for nothing.
+                # A thread cannot be ended. Later results of its handler are ignored.
                 for work, queue in list(self._in_hand.items()):
-                    Direct().run(self._give_up(queue, work))
+                    if not Direct().run(self._give_up(queue, work)):
+                        # The server is away, and the leases will expire.
+                        break
         return self._result()
 
     def _run_one(self) -> None:
@@ -483,7 +486,7 @@ class AsyncWorker(AnyWorker[AsyncQueue]):
         finally:
             for number, handler in former.items():
                 loop.remove_signal_handler(number)
-                # The loop sets the default instead, and `asyncio.run` has a handler of its own.
+                # The loop sets the default instead, and `asyncio.run` has set another handler.
                 signal.signal(number, handler)
 
     def _turn_to_take(self) -> AbstractAsyncContextManager[object]:

@@ -44,6 +44,8 @@ AllocationRequest = model.SubscribeQueue | model.AcknowledgeQueue
 
 NEAR_POSITIONS: Final = 256
 """Allocations that are not farther apart are read in one go."""
+AHEAD_EVENTS_MAX: Final = 1000
+"""Events that one step reads for a consumer because others have their keys."""
 BURIED_RUNS_MAX: Final = 100
 """Allocations that one step sets aside as dead letters."""
 NOT_ACKNOWLEDGED: Final = "delivered {} times and never acknowledged"
@@ -164,19 +166,34 @@ def _propose_parts(
     kept: list[Part] = []
     following, end = queue.position, True
     room, space = count - sum(one.events for one in taken), limits.bytes_max - size_of(events)
-    if (not taken or (request.several and room > 0 < space)) and store.outstanding(queue.id) < QUEUE_ALLOCATIONS_MAX:
-        page = gather(store, queue.wanted, queue.position, max(room, 1), limits._replace(bytes_max=max(space, 1)))
-        end = page.end
-        following = page.events[-1].position + 1 if page.events else page.next
-        parts = _parts_of(queue, page.events, now)
-        keys = {part.key for part in parts if part.key}
-        in_use = store.keys_in_use(queue.id, [*keys]) if keys else set()
-        for part in parts:
-            is_free = part.key not in in_use and part.due <= now and (request.several or not (held or taken))
-            (held if is_free else kept).append(part)
-            in_use |= {part.key} - {""}
+    left = QUEUE_ALLOCATIONS_MAX - store.outstanding(queue.id)
+    reads_on = request.several and queue.ordered and room > 0 < space
+    if (not taken or reads_on) and left > 0:
+        read: list[Event] = []
+        keys: set[str] = set()
+        in_use: set[str] = set()
+        while True:
+            window = min(max(room, len(read), 1), left - len(kept))
+            page = gather(store, queue.wanted, following, window, limits._replace(bytes_max=max(space, 1)))
+            end, following = page.end, page.events[-1].position + 1 if page.events else page.next
+            parts = _parts_of(queue, page.events, now, count)
+            if more := {part.key for part in parts if part.key} - keys:
+                in_use |= store.keys_in_use(queue.id, [*more])
+                keys |= more
+            for part in parts:
+                is_wanted = part.events <= room if request.several and (held or taken) else not (held or taken)
+                is_given = is_wanted and part.key not in in_use and part.due <= now
+                (held if is_given else kept).append(part)
+                room -= part.events if is_given else 0
+                in_use |= {part.key} - {""}
+            read += page.events
+            space -= size_of(page.events)
+            is_full = room <= 0 if request.several else bool(held or taken)
+            is_enough = len(read) >= AHEAD_EVENTS_MAX or len(kept) >= left or space <= 0
+            if is_full or end or is_enough or not queue.ordered or not page.events:
+                break
         mine = [_as_held(part) for part in held]
-        events = sorted([*events, *_within(queue, mine, page.events)], key=lambda event: event.position)
+        events = sorted([*events, *_within(queue, mine, read)], key=lambda event: event.position)
     gone = _empty_of(queue, taken, events)
     operation = replace(base, next=following, taken=tuple(one.run for one in taken), held=(*held,), kept=(*kept,))
     is_idle = not (taken or held or kept) and following - queue.position < SCANNED_POSITIONS_MAX
@@ -193,8 +210,8 @@ def _first_of(rows: Sequence[Held], count: int) -> Iterator[Held]:
         yield one
 
 
-def _parts_of(queue: QueueState, events: Sequence[Event], now: int) -> list[Part]:
-    """These events by key, in runs; an event that is due later stands alone."""
+def _parts_of(queue: QueueState, events: Sequence[Event], now: int, length_max: int) -> list[Part]:
+    """These events by key, in runs of so many at most; an event that is due later stands alone."""
     parts: list[Part] = []
     open_runs: dict[str, int] = {}
     for event in events:
@@ -202,7 +219,7 @@ def _parts_of(queue: QueueState, events: Sequence[Event], now: int) -> list[Part
         if due > now:
             open_runs.pop(key, None)
             parts.append(Part(position, position, 1, key, due))
-        elif key in open_runs:
+        elif key in open_runs and parts[open_runs[key]].events < length_max:
             at = open_runs[key]
             parts[at] = parts[at]._replace(last=position, events=parts[at].events + 1)
         else:

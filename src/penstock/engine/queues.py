@@ -10,6 +10,7 @@ them before anything new.
 
 import asyncio
 import random
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -46,6 +47,8 @@ SHARED_ATTEMPTS_MAX: Final = 64
 STALE_S: Final = 0.005
 STALE_S_MAX: Final = 0.05
 """The back-off for each proposal in a row that came too late, and its maximum."""
+AHEAD_S_MAX: Final = 1.0
+"""How long a consumer whose keys are all taken reads on before others have their turn."""
 TTL_MS_MAX: Final = 7 * 24 * 3600 * 1000
 NO_ALLOCATION: Final = -1
 LETTERS_PAGE: Final = 1000
@@ -375,6 +378,7 @@ class QueueRequests:
         """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
         subscriber, is_shared = request.subscriber, self._context.others.is_shared
         stale, count = 0, min(request.count, self._context.limits.events_max)
+        until = time.monotonic() + AHEAD_S_MAX
         while stale < (SHARED_ATTEMPTS_MAX if is_shared else ATTEMPTS_MAX):
             asked = (request, acknowledged and acknowledged[0], count, self._context.limits, present, caller.view)
             found: queue_jobs.Proposed = await self._context.pool.run(queue_jobs.propose, *asked)
@@ -394,6 +398,9 @@ class QueueRequests:
             acknowledged = None
             # If nothing was acknowledged, the consumer has that still; else there may be more of that key now.
             is_last = found.end and not found.empty and not has_acknowledged
+            if queue.ordered and not is_last and not has_acknowledged and time.monotonic() > until:
+                # Others take their turn, and then this consumer reads on.
+                is_last, found = True, found._replace(expires_in=0)
             if found.is_exhausted:
                 await self._bury(queue)
             elif found.operation is None:

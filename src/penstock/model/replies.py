@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from penstock.model.events import Event, EventFilter, Selection
 from penstock.model.requests import IteratorKind, Over
+from penstock.model.times import datetime_of
 
 Item = TypeVar("Item")
 
@@ -161,6 +163,11 @@ class DeadLetter:
     subscriber: str
     reason: str
     died: int
+
+    @property
+    def died_at(self) -> datetime:
+        """Cut to microseconds."""
+        return datetime_of(self.died)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,6 @@ class ConsumerContract(StoreCase):
         queue = made(store, "prefix:-")
         assert [queue.key_of(one) for one in ("a-1", "b", "-x", "c--d")] == ["a", "b", "-", "c"]
         assert take(store, queue, "ann", 1).positions == [1]
-        # The second of the events that are looked at is of a key that is taken.
         assert take(store, queue, "bob", 3).positions == [3, 4]
         assert take(store, queue, "cid").positions == [6, 7]
 
@@ -632,6 +631,19 @@ class ConsumerContract(StoreCase):
         assert isinstance(outcome, LimitExceeded)
         settle(store, queue, ann)
         assert [take(store, queue, who, 1).positions for who in ("ann", "bob")] == [[2], []]
+
+    def test_a_consumer_reads_past_a_key_that_is_taken(self, store: Store) -> None:
+        append(store, "a", some(3000))
+        append(store, "b", some(2))
+        queue = made(store)
+        ann = take(store, queue, "ann", 10)
+        assert ann.positions == list(range(1, 11))
+        bob = take(store, queue, "bob", 10)
+        assert bob.positions == [3001, 3002]
+        assert {one.events for one in store.of_keys(queue.id, ["a"])} == {10}
+        assert store.outstanding(queue.id) < 310
+        settle(store, queue, ann)
+        assert take(store, queue, "cid", 25).positions == list(range(11, 21))
 
     def test_of_a_key_with_much_that_waits_the_first_comes_next(self, store: Store) -> None:
         append(store, "a", some(1))

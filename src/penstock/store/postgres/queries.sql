@@ -427,15 +427,19 @@ WHERE id > %(after)s GROUP BY id ORDER BY id LIMIT %(limit)s;
 
 -- The live allocation of a subscriber, else the oldest one that has expired and is no dead letter.
 
+-- Of what expired, the first one of those that did so first. Without that limit PostgreSQL plans to look at every allocation.
+
 -- name: claim
 (SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND expires > %(now)s
+WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND subscriber <> '' AND expires > %(now)s
   AND first IS DISTINCT FROM %(except_first)s::bigint
 ORDER BY first LIMIT 1)
 UNION ALL
-(SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-WHERE queue_id = %(queue_id)s AND expires <= %(now)s AND first IS DISTINCT FROM %(except_first)s::bigint
-  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1)
+(SELECT * FROM (
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+    WHERE queue_id = %(queue_id)s AND expires <= %(now)s AND first IS DISTINCT FROM %(except_first)s::bigint
+      AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1)
+    ORDER BY expires LIMIT 1000) AS expired
 ORDER BY first LIMIT 1)
 LIMIT 1;
 
@@ -447,18 +451,21 @@ WITH queue AS (
     SELECT id, position, dead_after, outstanding AS number, version FROM queues WHERE id = %(queue_id)s
 ), own AS (
     SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-    WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND expires > %(now)s
+    WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND subscriber <> '' AND expires > %(now)s
     ORDER BY first LIMIT 1
+), again AS MATERIALIZED (
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+    WHERE queue_id = %(queue_id)s AND expires <= %(now)s
+      AND deliveries < coalesce((SELECT dead_after FROM queue), deliveries + 1)
+    ORDER BY expires LIMIT 1000
 ), expired AS (
-    SELECT first, last, count, a.subscriber, expires, deliveries FROM allocations a JOIN queue ON queue_id = id
-    WHERE expires <= %(now)s AND deliveries < coalesce(dead_after, deliveries + 1)
-    ORDER BY first LIMIT 1
+    SELECT * FROM again ORDER BY first LIMIT 1
 ), claim AS (
     SELECT * FROM own UNION ALL SELECT * FROM expired WHERE NOT EXISTS (SELECT FROM own)
 ), taken_over AS (
     UPDATE allocations SET subscriber = %(subscriber)s, expires = %(expires)s, deliveries = allocations.deliveries + 1
     FROM claim, queue
-    WHERE queue_id = %(queue_id)s AND queue.version = %(version)s AND allocations.first = claim.first AND claim.expires <= %(now)s
+    WHERE queue_id = %(queue_id)s AND queue.version = %(version)s AND allocations.first = %(first)s AND claim.expires <= %(now)s
       AND %(kind)s = 'expired'
       AND (claim.first, claim.last, claim.count) = (%(first)s, %(last)s, %(count)s)
 ), fresh AS (
@@ -552,7 +559,7 @@ RETURNING first;
 
 -- name: held
 SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
-WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND expires > %(now)s ORDER BY first;
+WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND subscriber <> '' AND expires > %(now)s ORDER BY first;
 
 -- name: available
 SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations

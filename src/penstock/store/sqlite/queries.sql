@@ -215,14 +215,17 @@ WHERE id > :after GROUP BY id ORDER BY id LIMIT :limit;
 
 -- The live allocation of a subscriber, else the oldest one that has expired and is no dead letter.
 
+-- Without the indexes that are named, they would look at every allocation of the queue.
+
 -- name: claim
 SELECT * FROM (
-    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-    WHERE queue_id = :queue_id AND subscriber = :subscriber AND expires > :now AND first IS NOT :except_first
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations INDEXED BY allocations_by_subscriber
+    WHERE queue_id = :queue_id AND subscriber = :subscriber AND subscriber <> '' AND expires > :now
+      AND first IS NOT :except_first
     ORDER BY first LIMIT 1)
 UNION ALL
 SELECT * FROM (
-    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations INDEXED BY allocations_by_expiry
     WHERE queue_id = :queue_id AND expires <= :now AND first IS NOT :except_first
       AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
     ORDER BY first LIMIT 1)
@@ -234,12 +237,12 @@ LIMIT 1;
 SELECT position, outstanding, version, claim.*
 FROM queues LEFT JOIN (
     SELECT * FROM (
-        SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-        WHERE queue_id = :queue_id AND subscriber = :subscriber AND expires > :now
+        SELECT first, last, count, subscriber, expires, deliveries FROM allocations INDEXED BY allocations_by_subscriber
+        WHERE queue_id = :queue_id AND subscriber = :subscriber AND subscriber <> '' AND expires > :now
         ORDER BY first LIMIT 1)
     UNION ALL
     SELECT * FROM (
-        SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+        SELECT first, last, count, subscriber, expires, deliveries FROM allocations INDEXED BY allocations_by_expiry
         WHERE queue_id = :queue_id AND expires <= :now
           AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
         ORDER BY first LIMIT 1)
@@ -314,8 +317,8 @@ DELETE FROM allocations WHERE queue_id = :id;
 -- Allocations by key, several at a time. What waits for another of its key expires at 1 << 62.
 
 -- name: held
-SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
-WHERE queue_id = :queue_id AND subscriber = :subscriber AND expires > :now ORDER BY first;
+SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations INDEXED BY allocations_by_subscriber
+WHERE queue_id = :queue_id AND subscriber = :subscriber AND subscriber <> '' AND expires > :now ORDER BY first;
 
 -- name: available
 SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations INDEXED BY allocations_by_expiry
@@ -330,7 +333,8 @@ ORDER BY expires, first LIMIT :limit;
 
 -- name: runs
 SELECT first, last, count, a.subscriber, expires, deliveries, a.key
-FROM json_each(:runs) AS run JOIN allocations a ON queue_id = :queue_id AND first = run.value ->> 0 AND last = run.value ->> 1;
+FROM json_each(:runs) AS run CROSS JOIN allocations a
+ON queue_id = :queue_id AND first = run.value ->> 0 AND last = run.value ->> 1;
 
 -- name: keys_in_use
 SELECT value FROM json_each(:keys)

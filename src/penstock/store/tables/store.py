@@ -179,8 +179,8 @@ class Store(HistoryReader):
         values = {"after": after, "limit": limit, "now": self.now()}
         found: list[QueueInfo] = []
         for *counts, ordered, selection, retry, paused, delayed in self.db.rows("queues", values):
-            lag = False, 0
-            found.append(QueueInfo(*counts, *lag, ordered, selection, retry, bool(paused), delayed))
+            rules = {"ordered": ordered, "selection": selection, "retry": retry, "paused": bool(paused)}
+            found.append(replace(QueueInfo(*counts), delayed=delayed, **rules))
         return found
 
     @retried
