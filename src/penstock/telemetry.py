@@ -151,12 +151,11 @@ class Spans:
         from opentelemetry.trace import SpanKind, Status, StatusCode  # noqa: PLC0415
 
         ended = time.time_ns()
+        parent = self._propagator.extract(told.headers, Context()) if told.headers else _appended_in(told)
         span = self._tracer.start_span(
             told.command.partition(" ")[0],
             # The server has no span of its own that this one could belong to.
-            context=self._propagator.extract(told.headers, Context())
-            if told.headers
-            else _appended_in(told) or Context(),
+            context=parent or Context(),
             kind=SpanKind.SERVER,
             attributes=_attributes(told),
             start_time=ended - round(told.took_s * 1e9),
