@@ -76,6 +76,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     with server(data) as served, penstock.connect(served.url) as client, Remits(served.remits) as remits:
         client.append("shop", "order-1", [penstock.event("OrderPlaced")])
         client.queue("shop", "shipping", subscriber="worker").take()
+        client.subscription("reader", context="shop").fetch()
         list(client.read_all())
         remits.log_add("visits")
         with reading(data) as store:

@@ -18,11 +18,12 @@ from penstock import __version__
 from penstock.engine import Engine
 from penstock.engine.traffic import GONE, OK, Finished
 from penstock.errors import Busy, Closed, OverLimit, PenstockError, StoreError, TimedOut, Unexpected, WorkerDied
-from penstock.model import Append, Transact
+from penstock.model import Append, Transact, new_event
 from penstock.model.columns import Columns
-from penstock.tracing import carrier_of
+from penstock.tracing import context_of
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
 
@@ -150,10 +151,11 @@ class Spans:
         from opentelemetry.trace import SpanKind, Status, StatusCode  # noqa: PLC0415
 
         ended = time.time_ns()
+        parent = self._propagator.extract(told.headers, Context()) if told.headers else _appended_in(told)
         span = self._tracer.start_span(
             told.command.partition(" ")[0],
             # The server has no span of its own that this one could belong to.
-            context=self._propagator.extract(dict(told.headers) or _carrier(told), Context()),
+            context=parent or Context(),
             kind=SpanKind.SERVER,
             attributes=_attributes(told),
             start_time=ended - round(told.took_s * 1e9),
@@ -193,8 +195,8 @@ def _is_fault(told: Finished) -> bool:
     return told.outcome in FAULTS
 
 
-def _carrier(told: Finished) -> dict[str, str]:
-    """The trace in the headers of the first event that a message appends."""
+def _appended_in(told: Finished) -> "Context | None":
+    """The trace that the headers of the first event name which a message appends."""
     for request in told.requests[:1]:
         append = request.commits[0] if isinstance(request, Transact) and request.commits else request
         if not isinstance(append, Append):
@@ -205,8 +207,8 @@ def _carrier(told: Finished) -> dict[str, str]:
         else:
             headers = (events[0].headers or "") if events else ""
         if len(headers) <= HEADERS_BYTES_MAX:
-            return carrier_of(headers)
-    return {}
+            return context_of(new_event("", b"", headers))
+    return None
 
 
 # --- metrics --------------------------------------------------------------------------------------------------

@@ -52,19 +52,14 @@ def _members(headers: str) -> dict[str, Any] | None:
     return members if isinstance(members, dict) else None
 
 
-def carrier_of(headers: str) -> dict[str, str]:
-    """The trace that an event's headers name, as fields of W3C Trace Context; empty if they name none."""
-    members = _members(headers) or {}
-    carrier = {name: value for name in FIELDS if isinstance(value := members.get(name), str)}
-    return carrier if FIELDS[0] in carrier else {}
-
-
 def context_of(event: Event | NewEvent) -> "Context | None":
     """The context that an event was appended in, for OpenTelemetry: `start_span(name, context=context_of(event))`.
 
     None, which starts a span as ever, if the event names no trace or OpenTelemetry is not installed.
     """
-    if not (carrier := carrier_of(event.headers or "")):
+    members = _members(event.headers or "") or {}
+    carrier = {name: value for name in FIELDS if isinstance(value := members.get(name), str)}
+    if FIELDS[0] not in carrier:
         return None
     try:
         from opentelemetry.context import get_current  # noqa: PLC0415
