@@ -24,6 +24,7 @@ from bench import (
     mq,
     mqgate,
     postgres,
+    queues,
     reads,
     remits,
     res01,
@@ -55,6 +56,7 @@ SECTIONS: dict[str, Callable[[Report, Path, float], None]] = {
     "spark": spark.run,
     "lake": lake.run,
     "postgres": postgres.run,
+    "queues": queues.run,
     "capacity": capacity.run,
 }
 

@@ -248,7 +248,7 @@ class Schemas:
 TABLES: Final = (
     *("records", "commits", "blocks", "streams", "contexts", "subscriptions", "queues", "allocations"),
     *("producers", "logs", "iterators", "outputs", "erasures", "leases", "stages", "staged", "timelines", "state"),
-    *("principals", "credentials"),
+    *("principals", "credentials", "dead_letters"),
 )
 
 

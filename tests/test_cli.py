@@ -173,7 +173,7 @@ def test_stats_gives_everything_to_programs(healthy: Path) -> None:
 
 def test_stats_shows_the_queues(store: Path) -> None:
     change(store, "INSERT INTO queues (name, context, filter, position) VALUES ('mail', 'shop', '', 3)")
-    assert re.search(r"mail +shop +\* +3 +4 +0", penstock("stats", "--data", store)[1])
+    assert re.search(r"mail +shop +\* +3 +4 +\d+ \w+ +0", penstock("stats", "--data", store)[1])
     (queue,) = json.loads(penstock("stats", "--data", store, "--json")[1])["queues"]
     assert (queue["name"], queue["position"], queue["behind"]) == ("mail", 3, 4)
 

@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from penstock import errors
 from penstock.cli import app
+from penstock.engine.lags import LagCollector, Lags
 from penstock.engine.metrics import Metrics
 from penstock.errors import PenstockError, StoreTooNew
 from penstock.model import Request
@@ -112,7 +113,11 @@ def test_every_error_that_operations_names_exists() -> None:
 
 
 def test_operations_names_metrics_that_there_are() -> None:
-    shown = generate_latest(Metrics().registry).decode() + "penstock_disk_free_bytes"
+    metrics = Metrics()
+    metrics.requests_of("mq")
+    shown = "penstock_disk_free_bytes"
+    for registry in (metrics.registry, LagCollector(Lags((), (), True), None)):
+        shown += generate_latest(registry).decode()
     named = set(re.findall(r"\bpenstock_\w+", text("docs/operations.md")))
     assert {name for name in named if name not in shown} == set()
     assert named

@@ -25,7 +25,8 @@ DEFAULT_URL = "penstock://127.0.0.1:8472"
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 CLIENT = ROOT / "docs" / "client.md"
-"""Its examples are one session: each goes on where the one before it ended."""
+QUEUES = ROOT / "docs" / "queues.md"
+"""The examples of these two are one session each: an example goes on where the one before it ended."""
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 """Run by test_quickstart.py, with the README and the commands of both."""
 SPARK = ROOT / "docs" / "spark.md"
@@ -47,7 +48,7 @@ def blocks(page: Path) -> list[str]:
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
-    if page not in (CLIENT, QUICKSTART, SPARK, LAKE, HTTP, PIPELINES)
+    if page not in (CLIENT, QUEUES, QUICKSTART, SPARK, LAKE, HTTP, PIPELINES)
     for number, code in enumerate(blocks(page), 1)
 ]
 
@@ -90,8 +91,12 @@ def test_the_example_runs(
     assert not capsys.readouterr().err
 
 
-def test_the_examples_of_the_guide_run_in_turn_and_twice_on_one_store(tmp_path: Path, addresses: Addresses) -> None:
-    printed, code = "".join(PRINTED.findall(GUIDE)), addresses.put_into("\n".join(blocks(CLIENT)))
+@pytest.mark.parametrize("page", [CLIENT, QUEUES], ids=["client", "queues"])
+def test_the_examples_of_a_guide_run_in_turn_and_twice_on_one_store(
+    page: Path, tmp_path: Path, addresses: Addresses
+) -> None:
+    printed = "".join(PRINTED.findall(page.read_text(encoding="utf-8")))
+    code = addresses.put_into("\n".join(blocks(page)))
     assert run(code, tmp_path) == printed
     # Positions and counts are those of a new store.
     assert re.sub(r"\d+", "N", run(code, tmp_path)) == re.sub(r"\d+", "N", printed)

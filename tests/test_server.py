@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -202,7 +203,8 @@ def test_an_unknown_path_is_answered_with_what_there_is(server: Served) -> None:
     answer = server.get("/helth")
     assert answer.status_code == 404
     assert answer.json()["error"] == "there is no /helth here"
-    assert set(answer.json()["paths"]) == {"/", "/health", "/metrics", "/sessions", "/v1/events", "/openapi.json"}
+    health = {"/health", "/livez", "/readyz", "/metrics", "/sessions"}
+    assert set(answer.json()["paths"]) == {"/", *health, "/v1/events", "/openapi.json"}
 
 
 def test_other_methods_are_refused(server: Served) -> None:
@@ -465,6 +467,13 @@ def test_listening_beyond_loopback_is_refused_with_what_to_do(
     assert code == 1
     why = f"--http 0.0.0.0:0 would listen beyond loopback {reason.format(data=data)}"
     assert line == f"penstock: {why}; or use an address such as 127.0.0.1\n"
+
+
+def test_a_printed_command_works_with_any_name_of_a_directory(tmp_path: Path) -> None:
+    data = tmp_path / "Ann's data & more"
+    _, line = refused_here("--data", str(data), "--http", "0.0.0.0:0", "--allow-plaintext")
+    printed = line.partition("make a principal with penstock ")[2].partition(", or allow")[0]
+    assert shlex.split(printed) == ["access", "init", "--data", str(data)]
 
 
 def test_the_zeromq_gate_names_its_own_encryption(tmp_path: Path) -> None:

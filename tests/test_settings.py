@@ -135,7 +135,10 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "disk_warn_bytes": 1024 * MIB,
         "disk_refuse_bytes": 128 * MIB,
         "stream_cache_max": 100_000,
+        "drain_ms": 0,
         "shutdown_ms_max": 10_000,
+        "slow_request_ms": 1000,
+        "log_format": "text",
         "log_level": "info",
     }
 
@@ -487,6 +490,7 @@ EXAMPLES: dict[str, object] = {
     "allow_anonymous": True,
     "insecure": True,
     "seal": False,
+    "log_format": "json",
     "log_level": "error",
 }
 

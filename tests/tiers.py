@@ -52,6 +52,7 @@ SYSTEM: Final = (
     "tests/gates/test_api_followers.py::test_a_follower_through_a_kill",
     "tests/gates/test_kills.py",
     "tests/gates/test_mq_restarts.py",
+    "tests/gates/test_queues_killed.py",
     "tests/gates/test_remits_hostile.py",
     "tests/gates/test_remits_restarts.py",
     "tests/gates/test_res_hostile.py",

@@ -15,27 +15,34 @@ if TYPE_CHECKING:
         AsyncQueue,
         AsyncSubscription,
         AsyncTransaction,
+        AsyncWorker,
+        Bury,
         Client,
         Queue,
         QueueBatch,
+        RetryLater,
         Subscription,
         SubscriptionBatch,
         Transaction,
+        Worker,
         aconnect,
         connect,
+        current_attempt,
+        run_worker,
     )
     from penstock.errors import PenstockError
-    from penstock.model import ANY, NEW, Appended, Event, NewEvent, event
+    from penstock.model import ANY, NEW, Appended, Event, NewEvent, RetryPolicy, event
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "penstock.client": (
-                *("AsyncClient", "AsyncQueue", "AsyncSubscription", "AsyncTransaction", "Client", "Queue"),
-                *("QueueBatch", "Subscription", "SubscriptionBatch", "Transaction", "aconnect", "connect"),
+                *("AsyncClient", "AsyncQueue", "AsyncSubscription", "AsyncTransaction", "AsyncWorker", "Bury"),
+                *("Client", "Queue", "QueueBatch", "RetryLater", "Subscription", "SubscriptionBatch", "Transaction"),
+                *("Worker", "aconnect", "connect", "current_attempt", "run_worker"),
             ),
             "penstock.errors": ("PenstockError", "errors"),
-            "penstock.model": ("ANY", "NEW", "Appended", "Event", "NewEvent", "event"),
+            "penstock.model": ("ANY", "NEW", "Appended", "Event", "NewEvent", "RetryPolicy", "event"),
         },
     )
 
@@ -48,18 +55,25 @@ __all__ = [
     "AsyncQueue",
     "AsyncSubscription",
     "AsyncTransaction",
+    "AsyncWorker",
+    "Bury",
     "Client",
     "Event",
     "NewEvent",
     "PenstockError",
     "Queue",
     "QueueBatch",
+    "RetryLater",
+    "RetryPolicy",
     "Subscription",
     "SubscriptionBatch",
     "Transaction",
+    "Worker",
     "__version__",
     "aconnect",
     "connect",
+    "current_attempt",
     "errors",
     "event",
+    "run_worker",
 ]

@@ -197,8 +197,17 @@ class SubscriptionMoved(PenstockError):
     subscription: int
 
 
+class SubscriptionMismatch(PenstockError):
+    _sentence = (
+        "subscription of {subscriber} exists with the selection {known!r}, not {wanted!r}; use that, or another name"
+    )
+    subscriber: str
+    known: str
+    wanted: str
+
+
 class QueueNotFound(PenstockError):
-    _sentence = "no queue {queue}; subscribe to it first"
+    _sentence = "no queue {queue}; penstock queue list shows them, and the first consumer of a queue creates it"
     queue: str
 
 
@@ -208,10 +217,28 @@ class QueueAmbiguous(PenstockError):
 
 
 class QueueFilterMismatch(PenstockError):
-    _sentence = "queue {queue} exists with the filter '{filter}', not '{wanted}'"
+    _sentence = (
+        "queue {queue} exists with the filter '{filter}', not '{wanted}'; use its filter, or change it with set_filter"
+    )
     queue: str
     filter: str
     wanted: str
+
+
+class QueueMismatch(PenstockError):
+    _sentence = (
+        "queue {queue} exists with another {what}: it has {known}, not {wanted}; leave that out, or use another name"
+    )
+    queue: str
+    what: str
+    known: str
+    wanted: str
+
+
+class QueueExists(PenstockError):
+    _sentence = "context {context} has a queue {queue} already; choose another name, or delete that queue"
+    queue: str
+    context: str
 
 
 class QueueContended(PenstockError):
@@ -222,7 +249,8 @@ class QueueContended(PenstockError):
 
 class AllocationLost(PenstockError):
     _sentence = (
-        "the allocation {first} to {last} of queue {queue} has expired or has another holder; nothing was written"
+        "the allocation {first} to {last} of queue {queue} has expired or has another holder; nothing was written, "
+        "and the next consumer handles its events: take another batch, with a longer ttl if the work takes that long"
     )
     queue: str
     first: int
@@ -230,7 +258,7 @@ class AllocationLost(PenstockError):
 
 
 class DeadLetterNotFound(PenstockError):
-    _sentence = "queue {queue} has no dead letter that begins at {first}"
+    _sentence = "queue {queue} has no dead letter at position {first}; penstock queue dead shows them"
     queue: str
     first: int
 

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import stat
 import time
 import uuid
@@ -144,7 +145,8 @@ def read_secret(path: Path, bytes_max: int = SECRET_BYTES_MAX) -> str:
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         if found.st_mode & _OTHERS or (found.st_mode & _GROUP and found.st_uid != 0):
-            raise ValueError(f"can be read by other users; close it with chmod 600 {path}, and make a new secret")
+            close = f"chmod 600 {shlex.quote(str(path))}"
+            raise ValueError(f"can be read by other users; close it with {close}, and make a new secret")
         content = file.read(bytes_max + 1)
     if len(content) > bytes_max or not content.isascii():
         raise ValueError("is not a file with one secret" if bytes_max == SECRET_BYTES_MAX else "is no file in ASCII")

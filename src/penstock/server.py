@@ -1,7 +1,7 @@
 """The server: the engine and its gates, started in order, stopped in order, in one process.
 
-If something cannot start, one line says so and nothing is left running. A stop finishes accepted requests; if that
-takes too long, or at a second signal, the process ends at once, which the store survives like a power cut.
+If something cannot start, one line says so and nothing is left running. A stop drains, then finishes accepted requests;
+if that takes too long, or at a second signal, the process ends at once, which the store survives like a power cut.
 """
 
 import asyncio
@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from penstock.engine import Engine, memory
+from penstock.engine.traffic import CURRENT
 from penstock.errors import StoreError
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ServerTls, ZeromqGate
 from penstock.settings import Settings, store_address
 from penstock.tcp import new_loop
-from penstock.terminal import LogLines, print_error
+from penstock.telemetry import Telemetry
+from penstock.terminal import TIME, JsonLines, LogLines, print_error
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ Ready = Callable[[str], None]
 
 def run(settings: Settings, ready: Ready) -> None:
     """Serve until a signal comes. Raises the error if it cannot start."""
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     # The loop's thread and the writer take turns at the interpreter. By default a busy loop keeps the
     # writer waiting for 5 ms after every call into SQLite; see bench/appends.py. Only here: the process is ours.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -46,15 +48,19 @@ async def serve(settings: Settings, ready: Ready) -> None:
     engine = Engine(store_address(settings), settings)
     gates = _gates(engine)
     await start(engine, gates)
+    telemetry = Telemetry.configured(engine, os.environ)
     memory.settle()
     try:
         ready(" ".join(["penstock ready", *(f"{gate.name}={gate.address}" for gate in gates)]))
         await stopping.wait()
+        await drain(engine)
     finally:
         allowed_ms = settings.shutdown_ms_max + CLOSING_MS_MAX
         try:
             async with asyncio.timeout(allowed_ms / 1000):
                 await stop(engine, gates)
+                if telemetry is not None:
+                    await telemetry.stop()
         except TimeoutError:
             _end_now(f"could not finish within {allowed_ms} ms; ended with work unfinished", 1)
         log.info("stopped")
@@ -97,6 +103,14 @@ async def start(engine: Engine, gates: Sequence[Gate]) -> None:
         log.info("there are no principals, so every client may do everything; penstock access init makes the first")
 
 
+async def drain(engine: Engine) -> None:
+    """Give load balancers time to notice that this server stops; all gates stay open."""
+    engine.drain()
+    if (ms := engine.settings.drain_ms) > 0:
+        log.info("draining for %d ms: /readyz answers 503, and everything else goes on", ms)
+        await asyncio.sleep(ms / 1000)
+
+
 async def stop(engine: Engine, gates: Sequence[Gate]) -> None:
     """Refuse new requests, answer the accepted ones, close."""
     for gate in gates:
@@ -128,8 +142,19 @@ def _end_now(message: str, code: int) -> NoReturn:
     os._exit(code)
 
 
-def log_to_stderr(level: str) -> None:
-    """Log from `level` on to standard error, one line per record."""
+def log_to_stderr(level: str, form: str = "text") -> None:
+    """Log from `level` on to standard error, one line per record, whichever library it comes from."""
+    text = LogLines("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", TIME)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogLines("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"))
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    handler.addFilter(_name_request)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # Python's own warnings too.
+    logging.captureWarnings(capture=True)
+
+
+def _name_request(record: logging.LogRecord) -> bool:
+    """Give a record the id of the request that it is about."""
+    trace = CURRENT.get()
+    record.request = None if trace is None else trace.id
+    return True

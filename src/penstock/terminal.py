@@ -5,6 +5,7 @@ seen, or that turns the direction of writing could forge what is read, so it is 
 that knows which characters these are; what the command line prints, and every line of a log, passes through here.
 """
 
+import json
 import logging
 import re
 import sys
@@ -25,6 +26,7 @@ _HIDDEN: Final = re.compile(
 )
 _BLANK: Final = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"
 """Those of them that Python takes for printable."""
+_BARE: Final = re.compile(r"[\w.:/@*~\[\]-]+")
 _JOINERS: Final = "\u200c\u200d"
 _JOINED: Final = "\u0590"
 """From here on there are scripts, and emoji, whose characters join; a joiner between others only hides."""
@@ -54,14 +56,55 @@ def print_error(message: str) -> None:
     sys.stderr.write(f"penstock: {one_line(message)}\n")
 
 
+TIME: Final = "%Y-%m-%dT%H:%M:%S"
+
+
 class LogLines(logging.Formatter):
-    """Records of a log: each, its traceback too, is one line fit to be shown, and times are in UTC."""
+    """Records of a log: each, its traceback too, is one line fit to be shown, and times are in UTC.
+
+    The `fields` of a record, and the id of its request, stand at the end: `(gate=mq request=5f1c-2a)`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        return one_line(super().format(record))
+        line = one_line(super().format(record))
+        fields = " ".join(f"{name}={_field(value)}" for name, value in fields_of(record).items())
+        return f"{line} ({fields})" if fields else line
 
     def converter(self, seconds: float | None) -> time.struct_time:
         return time.gmtime(seconds)
+
+
+class JsonLines(logging.Formatter):
+    """The same as objects of JSON. Their texts are escaped as well: what reads them may show them on a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime(TIME, time.gmtime(record.created))
+        document: dict[str, object] = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": one_line(record.getMessage()),
+        }
+        document |= {
+            name: escape(value) if isinstance(value, str) else value for name, value in fields_of(record).items()
+        }
+        if record.exc_info and (text := self.formatException(record.exc_info)):
+            document["error"] = [escape(line) for line in text.splitlines()]
+        # In fields that are lists or objects, too.
+        return escape_document(json.dumps(document, ensure_ascii=False, default=repr))
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """Facts of a record beside its message, by name."""
+    fields: dict[str, object] = dict(getattr(record, "fields", None) or {})
+    request = getattr(record, "request", None)
+    return fields if request is None else {"request": request, **fields}
+
+
+def _field(value: object) -> str:
+    """A value in a line of text: in quotes if it has anything but letters, digits and some marks."""
+    text = escape(str(value))
+    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 def escape_python() -> None:

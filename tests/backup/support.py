@@ -9,14 +9,28 @@ from typing import Any, Final
 
 import cbor2
 
+from penstock import model
 from penstock.backup import Restored, Written, back_up, open_place, restore_backup
-from penstock.model import LOG_CONTEXT, Credential, CredentialKind, Event, Limits, ProducerMark
+from penstock.model import (
+    LOG_CONTEXT,
+    Buried,
+    Credential,
+    CredentialKind,
+    Event,
+    Limits,
+    ProducerMark,
+    Rest,
+    Retried,
+    Selection,
+)
+from penstock.model.times import TICKS_PER_SECOND, datetime_of
 from penstock.store import Store, open_reader, store_url
 from penstock.store.contract import (
     MESSAGE_TYPE,
     Acknowledge,
     AddIterator,
     AddLog,
+    ChangeQueue,
     DeleteLog,
     Erase,
     HideEvents,
@@ -36,10 +50,12 @@ from penstock.store.postgres import PostgresStore
 from penstock.store.seals import next_seal
 from penstock.store.sqlite import SqliteReader, SqliteStore
 from tests.postgres import Schemas
+from tests.store.contract.consumers import made, settle, take
 from tests.store.contract.queues import declare, given
 from tests.store.kit import Clock, append, commit, do, do_one, event, everything, findings, some, stream_of
 
 ERASING_S_MAX: Final = 60.0
+DAY_TICKS: Final = 86_400 * TICKS_PER_SECOND
 
 
 def seal_all(store: Store) -> None:
@@ -94,6 +110,7 @@ def furnish(store: Store, clock: Clock, commits: int = 300) -> None:
     given(store, queue, "two")
     do_one(store, SetDeadRule(queue.id, 3))
     declare(store, "other", "bank", "order-1")
+    work_by_key(store, clock)
     for number in (1, 4):
         append(store, "marked", some(2), mark=ProducerMark("producer", number))
     keep_logs(store)
@@ -103,6 +120,22 @@ def furnish(store: Store, clock: Clock, commits: int = 300) -> None:
     erase_all(store)
     do_one(store, HideStream("shop", "order-3"))
     fill(store, 5, seed=2)
+
+
+def work_by_key(store: Store, clock: Clock) -> None:
+    """An ordered queue with what is held, waits, is due later or is dead; a paused one; selecting subscriptions."""
+    selection = Selection(("t1", "t2", "happened"), ("order-", "key-")).text
+    append(store, "key-1", [*some(2), model.event("t1", b"", due=datetime_of(clock.ticks + DAY_TICKS)), *some(1)])
+    append(store, "key-2", some(3))
+    queue = made(store, "stream", "by key", 1, selection=selection, retry='{"delay":2.0}', dead_after=4)
+    batch = take(store, queue, "Ω", 40)
+    buries = [Buried(position, "no Ω") for position in batch.positions[-2:]]
+    settle(store, queue, batch, Rest.BACK, retries=[Retried(batch.positions[0], 5000, "later")], buries=buries)
+    take(store, queue, "two", 5)
+    take(store, queue, "three", 5)
+    do_one(store, ChangeQueue(made(store, "prefix:-", "paused").id, paused=1))
+    do_one(store, Register("of all", None, "", 3))
+    do_one(store, Register("ann", "shop", "", 4, selection))
 
 
 def keep_logs(store: Store) -> None:

@@ -6,14 +6,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import pytest
 
 from penstock.backup import open_place
+from penstock.backup.manifest import decode_state, encode_state
 from penstock.backup.places import END, Tar, _member
 from penstock.backup.reader import check_all
 from penstock.errors import BackupDamaged, PlaceRefused
-from tests.backup.support import back_up_directory, backed_up, files_of, restored, writing
-from tests.store.kit import append, some
+from penstock.store.contract import STATE_TABLES
+from tests.backup.support import back_up_directory, backed_up, files_of, restored, work_by_key, writing
+from tests.store.kit import Clock, append, some
 
 MANIFEST = "backups/00000002.json"
 ELSEWHERE = [
@@ -193,3 +196,37 @@ def test_a_place_behind_a_link_is_a_place(folder: Path, tmp_path: Path) -> None:
     assert restored(tmp_path / "link", tmp_path / "new").events == 9
     with pytest.raises(PlaceRefused):
         restored(tmp_path / "link" / "history", tmp_path / "other")
+
+
+# --- consumers that no store has written ------------------------------------------------------------------------
+
+
+BAD_CELLS = [
+    ("queues", "ordered", "prefix:"),
+    ("queues", "ordered", "sideways"),
+    ("queues", "selection", "{"),
+    ("queues", "selection", '{"types":[7]}'),
+    ("queues", "selection", '{"types":[]}'),
+    ("queues", "retry", '{"delay":-1}'),
+    ("queues", "paused", "yes"),
+    ("subscriptions", "selection", "[]"),
+    ("allocations", "key", 7),
+    ("allocations", "due", None),
+    ("dead_letters", "reason", b"bytes"),
+    ("dead_letters", "position", "1"),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "value"), BAD_CELLS)
+def test_a_state_with_consumers_that_cannot_be_is_refused(
+    tmp_path: Path, table: str, column: str, value: object
+) -> None:
+    with writing(tmp_path / "data", clock := Clock()) as store:
+        append(store, "order-1", some(9))
+        work_by_key(store, clock)
+        state = encode_state(store.state())
+        assert decode_state("place", "state", state) == store.state()
+    document = cbor2.loads(state)
+    document["tables"][table]["rows"][0][STATE_TABLES[table].index(column)] = value
+    with pytest.raises(BackupDamaged):
+        decode_state("place", "state", cbor2.dumps(document))

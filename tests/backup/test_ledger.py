@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.backup.restore import EVERYWHERE, Erasures, Ledger, LedgerEntry, agreed
+from penstock.model import Buried
 from penstock.model.columns import columns_of
 from penstock.store.contract import AddIterator, AddLog, DeleteLog, HideEvents, HideStream
 from penstock.store.record import Record, encode_commit
@@ -22,6 +23,7 @@ from tests.backup.support import (
     seal_all,
     writing,
 )
+from tests.store.contract.consumers import made, settle, take
 from tests.store.kit import append, do_one, event, everything, findings, some, stream_of
 
 SECRET = b"the secret that nobody shall find"
@@ -65,6 +67,29 @@ def test_what_was_erased_after_a_backup_does_not_come_back_with_it(tmp_path: Pat
                 (None, None),
             ]
             assert all(entry.finished is not None for entry in copy.erasures(0, 9))
+
+
+def test_dead_letters_of_what_was_erased_after_a_backup_do_not_come_back_with_it(tmp_path: Path) -> None:
+    with writing(tmp_path / "data") as store:
+        append(store, "person", some(3))
+        append(store, "other", some(3))
+        queue = made(store)
+        batch = take(store, queue, "ann")
+        said = SECRET.decode()
+        settle(store, queue, batch, buries=[Buried(position, f"{said} {position}") for position in batch.positions])
+        backed_up(store, tmp_path / "place")
+        assert holds(tmp_path / "place", SECRET)
+        do_one(store, HideStream("shop", "person", 2))
+        do_one(store, HideEvents(((5, 5),), (("shop", "other"),)))
+        assert [one.position for one in store.letters(queue.id, 0, 9)] == [3, 4, 6]
+        erase_all(store)
+        backed_up(store, tmp_path / "place")
+    assert [number for number in range(1, 7) if holds(tmp_path / "data", f"{said} {number}".encode())] == [3, 4, 6]
+    for number in (1, 2):
+        restored(tmp_path / "place", tmp_path / f"copy-{number}", number=number)
+        with reading(tmp_path / f"copy-{number}") as copy:
+            assert [one.position for one in copy.letters(queue.id, 0, 9)] == [3, 4, 6]
+            assert findings(copy) == []
 
 
 def test_what_was_erased_after_the_last_backup_is_known_to_the_store_that_is_replaced(tmp_path: Path) -> None:

@@ -311,6 +311,14 @@ def test_rotating_lets_other_tokens_end_after_the_grace(data: Path) -> None:
             "no: shop may not read and append on the log visits: it needs the right append on remits/visits",
         ),
         (("XP",), 1, "no: shop may not use XP: it needs the right admin everywhere"),
+        (("admin",), 1, "no: shop may not administer everywhere: it needs the right admin everywhere"),
+        (("admin", "shop"), 1, "no: shop may not administer in the context shop: it needs the right admin on shop/*"),
+        (
+            ("ES", "shop/order-1"),
+            1,
+            "no: shop may not use ES on the stream order-1 of the context shop: "
+            "it needs the right admin on shop/order-1",
+        ),
     ],
 )
 def test_check_says_which_grant_decides(words: tuple[str, ...], code: int, line: str, data: Path) -> None:

@@ -176,7 +176,7 @@ def test_completion_knows_commands_options_and_what_is_below() -> None:
         return run(env=variables() | variable).out.split()
 
     assert set(completed("penstock ")) >= set(COMMANDS)
-    assert completed("penstock queue re") == ["reset", "requeue"]
+    assert completed("penstock queue re") == ["reset", "resume", "rename", "requeue"]
     assert "--json" in completed("penstock read --")
 
 

@@ -14,6 +14,7 @@ import penstock
 from penstock import Client
 from penstock.client import Access, Queue, Subscription, Transaction
 from penstock.errors import CannotConnect, ClientClosed, ConnectionLost, DeadlinePassed
+from penstock.model import RetryPolicy
 from tests.client.conftest import MAKERS, NETWORKS, WAYS, Connect, Way, end, url_of
 from tests.client.fakes import FakeMq
 from tests.client.support import fill, one, some
@@ -85,6 +86,16 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "Queue.dead_letters": queue.dead_letters,
         "Queue.put_back": lambda: queue.put_back(1),
         "Queue.replay": lambda: queue.replay(1, 2),
+        "Queue.put_back_all": queue.put_back_all,
+        "Queue.drop_dead": queue.drop_dead,
+        "Queue.extend": lambda: queue.extend(batch),
+        "Queue.set_retry": lambda: queue.set_retry(RetryPolicy()),
+        "Queue.pause": queue.pause,
+        "Queue.resume": queue.resume,
+        "Queue.rename": lambda: queue.rename("other"),
+        "Queue.delete": queue.delete,
+        "Queue.set_filter": queue.set_filter,
+        "Queue.preview": queue.preview,
         "Log.create": log.create,
         "Log.delete": log.delete,
         "Log.show": log.show,
@@ -131,7 +142,9 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     }
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
         *("take", "declare", "acknowledge", "release", "settle", "next"),
-        *("give_back", "reset", "dead_after", "dead_letters", "put_back", "replay"),
+        *("give_back", "reset", "dead_after", "dead_letters", "put_back", "put_back_all", "drop_dead", "replay"),
+        *("extend", "set_retry", "pause", "resume", "rename", "delete", "set_filter", "preview", "another"),
+        *("context", "name", "count", "subscriber", "ttl"),
     }
     assert {name for name in vars(Access) if not name.startswith("_")} == {
         *("put", "revoke", "issue_token", "add_credential", "revoke_credential", "principals", "credentials")

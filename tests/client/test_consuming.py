@@ -8,8 +8,15 @@ import pytest
 import penstock
 from penstock import Client
 from penstock.client import Queue
-from penstock.errors import DeadLetterNotFound, InvalidRequest, PenstockError, QueueFilterMismatch, QueueNotFound
-from penstock.model import ProducerMark, ReleaseQueue, Replayed
+from penstock.errors import (
+    AllocationLost,
+    DeadLetterNotFound,
+    InvalidRequest,
+    PenstockError,
+    QueueFilterMismatch,
+    QueueNotFound,
+)
+from penstock.model import ProducerMark, Replayed, RetryPolicy, SettleQueue
 from tests.client.driven import Driven
 from tests.client.support import calls_of, fill, numbers, some
 
@@ -131,6 +138,11 @@ def test_subscriptions_are_listed(client: Client, context: str) -> None:
     found = next(each for each in client.subscriptions() if each.id == subscription.id())
     assert (found.subscriber, found.context, found.filter) == ("ann", context, "s")
     assert (found.position, found.last_ticks) == (last.position + 1, last.ticks)
+    assert (found.behind, found.behind_is_exact, found.behind_ms) == (0, True, 0)
+    fill(client, context, "s", 2)
+    fill(client, context, "other", 2)
+    found = next(each for each in client.subscriptions() if each.id == subscription.id())
+    assert (found.behind, found.behind_is_exact) == (2, True)
 
 
 def test_a_subscription_needs_a_name_and_a_count(client: Client, context: str) -> None:
@@ -155,7 +167,7 @@ def test_a_batch_is_acknowledged_when_the_body_succeeds(client: Client, other: C
         assert numbers(batch) == [4, 5]
     with queue.next() as batch:
         assert batch == []
-        assert batch.receipt is None
+        assert batch.receipts == ()
 
 
 def fail_with(queue: Queue) -> None:
@@ -167,9 +179,10 @@ def fail_with(queue: Queue) -> None:
 def test_a_batch_is_released_when_the_body_fails(client: Client, other: Client, context: str) -> None:
     fill(client, context, "s", 5)
     with pytest.raises(Failed):
-        fail_with(client.queue(context, "work", count=3, ttl=600))
-    with other.queue(context, "work", count=3).next() as batch:
+        fail_with(client.queue(context, "work", count=3, ttl=600, retry=RetryPolicy(delay=0)))
+    with other.queue(context, "work", count=3).next(wait=20) as batch:
         assert numbers(batch) == [1, 2, 3]
+        assert [batch.attempt(one) for one in batch] == [2, 2, 2]
 
 
 def test_who_fails_with_a_batch_counts_and_who_gives_it_back_does_not(client: Client, context: str) -> None:
@@ -185,7 +198,11 @@ def test_who_fails_with_a_batch_counts_and_who_gives_it_back_does_not(client: Cl
     assert queue.dead_letters() == []
     with pytest.raises(Failed):
         fail_with(queue)
-    assert [dead.count for dead in queue.dead_letters()] == [3]
+    dead = queue.dead_letters()
+    assert [(one.stream, one.sequence, one.deliveries, one.subscriber) for one in dead] == [
+        ("s", number, 1, "me") for number in (1, 2, 3)
+    ]
+    assert all(one.reason.startswith("Failed") for one in dead)
     assert queue.take() == []
 
 
@@ -196,7 +213,7 @@ def test_a_batch_that_cannot_be_released_does_not_hide_the_failure(client: Clien
     exchange = calls.transport.exchange
 
     async def refusing(request: object, until: float) -> object:
-        if isinstance(request, ReleaseQueue):
+        if isinstance(request, SettleQueue):
             raise QueueNotFound("work")
         return await exchange(request, until)
 
@@ -246,7 +263,8 @@ def test_an_expired_batch_goes_to_another(client: Client, other: Client, context
     with other.queue(context, "work").next(wait=20) as batch:
         assert batch == lost
         # Too late: it is theirs now.
-        client.queue(context, "work").acknowledge(lost)
+        with pytest.raises(AllocationLost):
+            client.queue(context, "work").acknowledge(lost)
     assert other.queue(context, "work").take() == []
 
 
@@ -275,17 +293,18 @@ def test_dead_letters_are_listed_and_put_back(client: Client, other: Client, con
     client.queue(context, "work", subscriber="slow", count=2, ttl=0.001).take()
     while not (dead := queue.dead_letters()):
         queue.take(wait=0.05)
-    assert [(letter.count, letter.subscriber) for letter in dead] == [(2, "slow")]
-    queue.put_back(dead[0].first)
-    assert queue.dead_letters() == []
-    queue.put_back(dead[0].first)
+    assert [(letter.sequence, letter.subscriber) for letter in dead] == [(1, "slow"), (2, "slow")]
+    queue.put_back(dead[0].position)
+    assert queue.dead_letters() == dead[1:]
+    queue.put_back(dead[0].position)
+    assert queue.put_back_all() == 1
     theirs = other.queue(context, "work", count=2)
     batch = theirs.take()
     assert numbers(batch) == [1, 2]
-    queue.put_back(dead[0].first)
+    queue.put_back(dead[0].position)
     theirs.acknowledge(batch)
     with pytest.raises(DeadLetterNotFound):
-        queue.put_back(dead[0].first)
+        queue.put_back(dead[0].position)
 
 
 def test_a_queue_can_be_handled_by_hand(client: Client, other: Client, context: str) -> None:
@@ -340,6 +359,8 @@ def test_queues_are_listed(client: Client, context: str) -> None:
     client.queue(context, "work", count=3).take()
     found = next(each for each in client.queues() if each.context == context)
     assert (found.name, found.filter, found.allocated, found.allocations) == ("work", "", 3, 1)
+    assert (found.behind, found.behind_is_exact) == (2, True)
+    assert 0 <= found.behind_ms < 3_600_000
 
 
 @pytest.mark.parametrize("options", [{"count": 0}, {"ttl": 0}, {"ttl": 8 * 24 * 3600}, {"subscriber": "x" * 513}])

@@ -534,21 +534,21 @@ def test_what_is_put_back_twice_is_back(site: Site, wire: str, losing: Callable[
     (dead,) = queue.dead_letters()
     for between in ((), (take,)):
         fault = losing(*between)
-        queue.put_back(dead.first)
+        queue.put_back(dead.position)
         assert fault.attempts > 1
         site.engine.fault = None
         assert queue.dead_letters() == []
         if not between:
             queue.release(queue.take())
     # The other one has it now, and is done with it before the repeat comes.
-    site.ask(ReleaseQueue(context, context, "other", dead.first, dead.last))
-    losing(take, AcknowledgeQueue(context, context, "other", dead.first, dead.last, 1, -1))
+    site.ask(ReleaseQueue(context, context, "other", dead.position, dead.position))
+    losing(take, AcknowledgeQueue(context, context, "other", dead.position, dead.position, 1, -1))
     with pytest.raises(ConnectionLost) as caught:
-        queue.put_back(dead.first)
+        queue.put_back(dead.position)
     assert isinstance(caught.value.__cause__, DeadLetterNotFound)
     site.engine.fault = None
     with pytest.raises(DeadLetterNotFound):
-        queue.put_back(dead.first)
+        queue.put_back(dead.position)
 
 
 def test_what_might_do_harm_is_not_sent_again(

@@ -1,5 +1,6 @@
 """Servers that are killed and started again, and connections that are cut: nothing is lost, nothing doubled."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from penstock.errors import NotAppended, PenstockError
 from tests.client.fakes import Proxy
 from tests.client.support import as_new, numbers, some
 from tests.gates.retries import Mortal, Worker, reached
-from tests.gates.serving import Served
+from tests.gates.serving import Served, until
 from tests.seeds import rng
 
 pytestmark = pytest.mark.long
@@ -139,6 +140,53 @@ def test_readers_and_consumers_survive_a_server_that_is_killed(mortal: Mortal, s
         assert numbers(client.read_stream("shop", "projected")) == everything
         assert sorted(shop.consumed) == everything
         assert sorted(numbers(client.read_stream("shop", "consumed"))) == everything
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_workers_survive_a_server_that_is_killed(mortal: Mortal, scheme: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Events of each stream are handled in order, none is left out, and what was acknowledged does not come again."""
+    streams, each = 10, 30
+    policy = penstock.RetryPolicy(delay=0.02, jitter=1.0)
+    dice = rng("failing handlers")
+    seen: dict[str, list[int]] = {f"in-{number}": [] for number in range(streams)}
+    lock = threading.Lock()
+    handled = 0
+
+    def handle(event: penstock.Event) -> None:
+        nonlocal handled
+        with lock:
+            if dice.random() < 0.1:
+                raise ValueError("by chance")
+            seen[event.stream].append(event.json())
+            handled += 1
+
+    with patient(mortal.url(scheme)) as client:
+        client.append_many(("shop", stream, some(1, number)) for number in range(1, each + 1) for stream in seen)
+        queue = client.queue("shop", "work", ordered="stream", retry=policy, count=7, ttl=2)
+        made = [penstock.Worker(queue, handle, concurrency=2) for _ in range(2)]
+        running = [Worker(worker.run) for worker in made]
+        for part in (6, 3, 2):
+            reached(lambda: handled, streams * each // part, *running)
+            mortal.kill()
+        until(lambda: any(run.failure for run in running) or done(client))
+        for worker in made:
+            worker.stop()
+        for run in running:
+            run.finish()
+        for numbers_seen in seen.values():
+            assert set(numbers_seen) == set(range(1, each + 1))
+            # An event may come again as long as none after it was acknowledged; the next one never comes too early.
+            assert all(next_ <= max(numbers_seen[: at + 1]) + 1 for at, next_ in enumerate(numbers_seen[1:]))
+        lost = sum(worker.counts.lost for worker in made)
+        assert sum(worker.counts.acknowledged for worker in made) + lost >= streams * each
+        assert handled <= streams * each + lost
+        assert client.queue("shop", "work").dead_letters() == []
+
+
+def done(client: Client) -> bool:
+    """Whether the one queue has nothing more to deliver."""
+    (info,) = client.queues()
+    return (info.behind, info.allocated, info.delayed) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -321,6 +321,12 @@ async def test_changes_are_recorded_with_who_made_them_and_erased_names_as_diges
     before = len(await audited(engine))
     for request in (
         model.ResetQueue("shop", "q", 0),
+        model.PauseQueue("shop", "q"),
+        model.PauseQueue("shop", "q", False),
+        model.SetRetryPolicy("shop", "q", '{"delay":5}'),
+        model.SetQueueFilter("shop", "q", "order-"),
+        model.RenameQueue("shop", "q", "r"),
+        model.DeleteQueue("shop", "r"),
         model.SetSubscription("ann", "shop", "", 0),
         model.DropIterator("log", "it"),
         model.DropLog("log"),
@@ -330,7 +336,8 @@ async def test_changes_are_recorded_with_who_made_them_and_erased_names_as_diges
         await engine.execute(ADMIN, request)
     entries = (await audited(engine))[before:]
     assert [what for what, _ in entries] == [
-        *("queue-reset", "subscription-reset", "iterator-deleted", "log-deleted", "erased", "principal-revoked"),
+        *("queue-reset", "queue-pause", "queue-resume", "queue-retry", "queue-filter", "queue-rename", "queue-delete"),
+        *("subscription-reset", "iterator-deleted", "log-deleted", "erased", "principal-revoked"),
     ]
     assert {facts["by"] for _, facts in entries} == {"root"}
     facts = dict(entries)
@@ -421,16 +428,35 @@ def test_long_polls_are_counted_until_they_end() -> None:
     assert who.begin_polls(1) is None
 
 
-async def test_connections_are_limited_by_token_and_by_the_principal_of_a_gate(engine: Engine) -> None:
+async def test_connections_are_limited_by_token_and_by_the_principal_of_a_gate_or_of_a_key(engine: Engine) -> None:
     await closed(engine, "read:shop", limits=Limits(connections_max=1))
     token = await token_of(engine, "eve")
+    certificate = "certificate:eve.example"
+    await engine.execute(ANONYMOUS, model.AddCredential("eve", certificate))
     first = engine.access.by_token(token, ignore)
-    for fixed in (None, "eve"):
-        with pytest.raises(OverLimit) as caught:
-            engine.access.arrive(fixed, ignore) if fixed else engine.access.by_token(token, ignore)
-        assert (caught.value.limit, caught.value.maximum) == ("connections_max", 1)
+    with pytest.raises(OverLimit) as caught:
+        engine.access.by_token(token, ignore)
+    for login in (engine.access.arrive("eve", ignore), engine.access.arrive(None, ignore, [certificate])):
+        assert login.principal is NOBODY
+        assert login.refusal is not None
+        assert vars(login.refusal) == vars(caught.value)
+        engine.access.leave(login)
+    assert (caught.value.limit, caught.value.maximum) == ("connections_max", 1)
     engine.access.leave(first)
-    assert engine.access.by_token(token, ignore).usage.connections == 1
+    assert engine.access.arrive(None, ignore, [certificate]).usage.connections == 1
+
+
+async def test_a_raised_limit_forgets_what_a_principal_has_to_wait_for_and_a_new_token_does_not(engine: Engine) -> None:
+    await closed(engine, "read:shop", limits=Limits(bytes_per_s_max=1000))
+    who = engine.access.by_token(await token_of(engine, "eve"), ignore)
+    assert who.admit(10_000_000) is None
+    again = engine.access.by_token(await token_of(engine, "eve", rotate=0), ignore)
+    refusal = again.admit(1)
+    assert refusal is not None
+    assert (refusal.limit, refusal.maximum) == ("bytes_per_s_max", 1000)
+    await closed(engine, "read:shop", limits=Limits(bytes_per_s_max=1_000_000))
+    raised = engine.access.by_token(await token_of(engine, "eve"), ignore)
+    assert raised.admit(1) is None
 
 
 async def test_a_principal_stages_only_so_many_bytes(tmp_path: Path) -> None:

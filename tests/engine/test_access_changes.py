@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.engine import Engine, access
-from penstock.engine.access import Login
+from penstock.engine.access import NOBODY, Login
 from penstock.engine.access_file import parsed
 from penstock.errors import InvalidRequest, NotAuthenticated, OverLimit
 from penstock.model import (
@@ -100,6 +100,26 @@ async def test_after_a_leak_who_rotates_its_own_token_ends_the_connections_of_th
         assert ended == [thief]
         with pytest.raises(NotAuthenticated):
             await engine.execute(thief.principal, IssueToken("root"), sender=thief)
+
+
+async def test_a_sender_that_cannot_be_ended_is_nobody_and_does_not_keep_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+        root = engine.access.principal("root")
+        assert root is not None
+        token, ended = await issued(engine, root, IssueToken("root")), list[Login]()
+
+        def fail(login: Login) -> None:
+            ended.append(login)
+            raise AttributeError("its connection has not begun")
+
+        senders = [engine.access.by_token(token, fail) for _ in range(3)]
+        assert await engine.execute(root, PutPrincipal("root", ("admin",))) == Done()
+        assert set(ended) == set(senders)
+        assert {one.principal for one in senders} == {NOBODY}
+        assert "a sender could not be ended" in caplog.text
 
 
 @pytest.mark.parametrize("ends", ["credential", "rights", "principal"])
@@ -210,3 +230,17 @@ async def test_what_is_too_long_for_a_token_is_refused_without_a_digest_of_it(
         monkeypatch.setattr(access, "sha256", None)
         with pytest.raises(NotAuthenticated, match="the token is not valid here"):
             engine.access.by_token("a." + "b" * 200, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("ids", "reason"),
+    [
+        (("abc", "other", "abc"), "has the credential abc twice"),
+        (("a.b",), "has the id 'a.b'; it is what comes before the point of a token"),
+        (("certificate:ci.example",), "has the id 'certificate:ci.example'"),
+    ],
+)
+def test_a_token_in_a_file_that_would_never_come_in_is_refused(ids: tuple[str, ...], reason: str) -> None:
+    tokens = [{"id": one, "sha256": f"{number}" * 64} for number, one in enumerate(ids)]
+    with pytest.raises(InvalidRequest, match=reason):
+        parsed({"principals": {"ci": {"grants": ["all"], "tokens": tokens, "certificates": ["ci.example"]}}})

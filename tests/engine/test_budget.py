@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine.engine import Budget
 from penstock.errors import ReaderBusy, WriterBusy
-from penstock.model import AddMessages, GetStats
+from penstock.model import ANONYMOUS, AddMessages, GetStats
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_what_finds_no_room_is_busy_for_reads_and_for_writes() -> None:
     budget = Budget(1000, refused)
     assert budget.take(300)
     assert budget.take(300)
-    reading, writing = budget.busy(GetStats()), budget.busy(AddMessages("log", ()))
+    reading, writing = budget.busy(GetStats(), ANONYMOUS), budget.busy(AddMessages("log", ()), ANONYMOUS)
     assert (type(reading), reading.queued) == (ReaderBusy, 2)
     assert (type(writing), writing.queued) == (WriterBusy, 2)
     assert refused == {"requests_busy": 2}

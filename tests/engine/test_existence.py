@@ -41,8 +41,10 @@ from tests.engine.caller import principal
 
 CALLER: Final = principal("eve", "read,append,consume,admin:shop/order-*", "read,append:log:seen*")
 MARK: Final = ProducerMark("etl", 7)
-OF_POSITIONS: Final = frozenset(("position", "next", "head", "first", "last", "commit", "behind"))
-OF_TIMES: Final = frozenset(("ticks", "recorded", "created", "now", "expires", "last_ticks", "requested", "finished"))
+OF_POSITIONS: Final = frozenset(("position", "next", "head", "first", "last", "commit"))
+OF_TIMES: Final = frozenset(
+    ("ticks", "recorded", "created", "now", "expires", "last_ticks", "requested", "finished", "behind_ms")
+)
 OF_STORES: Final = frozenset(("store_id",))
 GLOBAL: Final = OF_POSITIONS | OF_TIMES | OF_STORES
 """Attributes of replies that are not compared."""
@@ -192,7 +194,7 @@ PROBES: Final[dict[type[Request], list[Request]]] = {
     model.FetchSubscription: [model.FetchSubscription(number, 10) for number in (1, GONE, 3, 9)],
     model.ProgressSubscription: [model.ProgressSubscription(number, TICKS) for number in (GONE, 3, 9)],
     model.SetSubscription: [
-        *(model.SetSubscription(who, *where, 0) for who in ("eve", "bob") for where in FILTERS),
+        *(model.SetSubscription(who, *where, 0) for who in ("eve", "bob") for where in (*FILTERS, (None, "secret"))),
     ],
     model.RegisterSubscriptions: [
         model.RegisterSubscriptions(who, (SubscriptionStart(*where, 0),))
@@ -210,6 +212,21 @@ PROBES: Final[dict[type[Request], list[Request]]] = {
     model.ResetQueue: [model.ResetQueue(*queue, 0) for queue in QUEUES],
     model.SetDeadLetterRule: [model.SetDeadLetterRule(*queue, 3) for queue in QUEUES],
     model.PutBack: [model.PutBack(*queue, 1) for queue in QUEUES],
+    model.SettleQueue: [model.SettleQueue(*queue, "bob", (model.Run(1, 1),)) for queue in QUEUES],
+    model.ExtendQueue: [model.ExtendQueue(*queue, "bob", (model.Run(1, 1),), 1000) for queue in QUEUES],
+    model.PauseQueue: [model.PauseQueue(*queue) for queue in QUEUES],
+    model.RenameQueue: [model.RenameQueue(*queue, "new") for queue in QUEUES],
+    model.DeleteQueue: [model.DeleteQueue(*queue) for queue in QUEUES],
+    model.SetRetryPolicy: [model.SetRetryPolicy(*queue, "") for queue in QUEUES],
+    model.SetQueueFilter: [model.SetQueueFilter(*queue, "") for queue in QUEUES],
+    model.PreviewQueue: [
+        model.PreviewQueue(*queue, prefix, None, ticks)
+        for queue in QUEUES
+        for prefix in (None, "")
+        for ticks in (None, 0)
+    ],
+    model.ListLetters: [model.ListLetters(*queue) for queue in QUEUES],
+    model.PutBackLetters: [model.PutBackLetters(*queue, (1,)) for queue in QUEUES],
     model.ReplayQueue: [model.ReplayQueue(*queue, 1, 1, mark) for queue in QUEUES for mark in (None, MARK)],
     model.SubscribeQueue: [
         model.SubscribeQueue(*(where[0], name, "eve", where[1], 0, 1, -1))

@@ -3,13 +3,24 @@
 import pytest
 
 from penstock.engine import Engine
-from penstock.errors import FunctionFailed, IteratorNotFound, NotAllowed
+from penstock.errors import FunctionFailed, InvalidRequest, IteratorNotFound, LogNotFound, NotAllowed
 from penstock.model import (
     ANONYMOUS,
+    AUDIT_CONTEXT,
     Append,
+    BeginBuild,
+    CreateIterator,
+    CreateLog,
+    DropIterator,
+    DropOutput,
+    InstallOutput,
     IteratorSummary,
+    NextItems,
     Over,
+    PutPrincipal,
+    Request,
     ShowIterator,
+    StageOutput,
     new_event,
     now_ticks,
 )
@@ -67,3 +78,36 @@ async def test_an_iterator_that_is_not_there_is_told(engine: Engine, remits: Rem
     for name in ("it", "nobody", ""):
         with pytest.raises(IteratorNotFound):
             await shown(remits, name)
+
+
+async def test_what_reads_the_audit_is_there_for_those_who_may_read_that_only(engine: Engine, remits: Remits) -> None:
+    await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+    root, operator = principal("root", "all"), principal("operator", "read,append,consume,admin")
+    made = CreateIterator("watch", f"{AUDIT_CONTEXT}/access", MAP, "return 1", True)
+    await engine.execute(root, made)
+    (number,) = [one.id for one in engine._iterators._known.values()]
+    hidden: list[Request] = [
+        ShowIterator("watch"),
+        NextItems("watch", 0, 1),
+        BeginBuild("watch"),
+        StageOutput(number, 0, "a", 0, ()),
+        InstallOutput("watch", number, 0, 0, 0, ()),
+        DropOutput(number),
+        DropIterator(made.log, "watch"),
+    ]
+    for request in hidden:
+        with pytest.raises(IteratorNotFound):
+            await engine.execute(operator, request)
+    for over in (made.log, "watch"):
+        with pytest.raises(LogNotFound):
+            await engine.execute(operator, CreateIterator("mine", over, MAP, "return 1", False))
+    await engine.execute(root, DropIterator(made.log, "watch"))
+
+
+async def test_no_log_and_no_iterator_stands_before_a_stream_of_the_audit(engine: Engine, remits: Remits) -> None:
+    await remits.create("log", 1)
+    await engine.execute(ANONYMOUS, PutPrincipal("root", ("all",)))
+    writer, name = principal("writer", "append"), f"{AUDIT_CONTEXT}/access"
+    for request in (CreateLog(name), CreateIterator(name, "log", MAP, "return 1", True)):
+        with pytest.raises(InvalidRequest, match=r"begins with \$audit/, as only streams of the audit do"):
+            await engine.execute(writer, request)

@@ -168,7 +168,9 @@ async def test_consumers_that_take_and_acknowledge_meanwhile_get_each_range_once
 def test_runs_go_around_what_is_on_its_way_and_have_no_more_bytes_than_a_page() -> None:
     shared = [Allocation(first, last, 1, "", 0, 0) for first, last in ((3, 4), (8, 8))]
     found = [(position, 10) for position in range(1, 11)]
-    assert runs_of(found, shared, 1000) == ((1, 2, 2), (5, 7, 3), (9, 10, 2))
-    assert runs_of(found[4:7], [], 20) == ((5, 6, 2), (7, 7, 1))
-    assert runs_of([(5, 99)], [], 20) == ((5, 5, 1),)
-    assert runs_of([], shared, 20) == ()
+    assert runs_of(found, shared, [], 1000) == ((1, 2, 2), (5, 7, 3), (9, 10, 2))
+    assert runs_of(found[4:7], [], [], 20) == ((5, 6, 2), (7, 7, 1))
+    assert runs_of([(5, 99)], [], [], 20) == ((5, 5, 1),)
+    # No allocation has a dead letter between its ends.
+    assert runs_of(found[4:5] + found[6:7], shared, [3, 6], 20) == ((5, 5, 1), (7, 7, 1))
+    assert runs_of([], shared, [], 20) == ()

@@ -100,6 +100,13 @@ async def test_what_is_never_published_expires(tmp_path: Path) -> None:
             await engine.execute(ANONYMOUS, replace(PUBLISH, winners=(Winner(0, "a", 2),)))
 
 
+async def test_a_lost_stage_is_told_by_the_name_that_the_client_gave(tmp_path: Path) -> None:
+    async with Engine(store_url(tmp_path), SETTINGS) as engine:
+        with pytest.raises(StageLost) as caught:
+            await engine.execute(Principal("loader", (Grant.of("append:shop"),)), PUBLISH)
+        assert caught.value.job == PUBLISH.job
+
+
 async def test_metrics_and_those_who_wait_hear_of_a_publication(tmp_path: Path) -> None:
 
     async with Engine(store_url(tmp_path), SETTINGS) as engine:

@@ -247,7 +247,18 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "an allocation of no queue": (
         "UPDATE allocations SET queue_id = 9",
-        ["queue number 9: allocation 1 to 5 does not fit"],
+        [
+            "queue number 9: allocation 1 to 5 does not fit",
+            "queue work of c (number 1): has another number of allocations than 1",
+        ],
+    ),
+    "a dead letter of no queue": (
+        "INSERT INTO dead_letters VALUES (9, 1, 's1', 1, 1, 'a', '', 1)",
+        ["queue number 9: dead letter 1 does not fit"],
+    ),
+    "a dead letter beyond the head": (
+        "INSERT INTO dead_letters VALUES (1, 41, 's1', 1, 1, 'a', '', 1)",
+        ["queue number 1: dead letter 41 does not fit"],
     ),
     "a bookmark beyond the head": (
         "UPDATE subscriptions SET position = 42",

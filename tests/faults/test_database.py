@@ -24,6 +24,7 @@ def test_health_names_the_reason_and_no_password() -> None:
                 assert str(engine.trouble).startswith(
                     "the store cannot be written to at present: the database has fsync = off, and it must be on"
                 )
+                assert engine.unready == [engine.trouble]
                 server.set("fsync", "on")
                 await until(lambda: engine.trouble is None)
 
@@ -31,7 +32,8 @@ def test_health_names_the_reason_and_no_password() -> None:
                 assert isinstance(await append_or_error(engine), StorageFailure)
                 await until(lambda: "server" in str(engine.trouble))
                 assert str(engine.trouble).startswith("the store cannot be written to at present: ")
-                assert "top-secret" not in str(engine.trouble)
+                await until(lambda: len(engine.unready) == 2)
+                assert "top-secret" not in f"{engine.trouble} {engine.unready}"
                 server.start()
                 await until(lambda: engine.trouble is None)
                 last = await append(engine)

@@ -223,14 +223,37 @@ class Extended(Res01):
     def list_subscriptions(self, after: int = 0, limit: int = 100) -> tuple[list[SubscriptionRow], bool]:
         """LU: subscriptions, and whether there are no more."""
         fields, end, count = self._page("LU", "UL", self.dialect.long(after), self.dialect.number(limit))
-        rows = []
-        for _ in range(count):
-            number, subscriber = fields.long("Id"), fields.text("Subscriber")
-            context, prefix = fields.text("Context"), fields.text("Filter")
-            rows.append(SubscriptionRow(number, subscriber, context, prefix, fields.long("Position")))
-            fields.raw("LastEventTime")
+        rows = [self._subscription_row(fields) for _ in range(count)]
         fields.end()
         return rows, end
+
+    def _subscription_row(self, fields: Fields) -> SubscriptionRow:
+        number, subscriber = fields.long("Id"), fields.text("Subscriber")
+        context, prefix = fields.text("Context"), fields.text("Filter")
+        row = SubscriptionRow(number, subscriber, context, prefix, fields.long("Position"))
+        fields.raw("LastEventTime")
+        return row
+
+    def queue_lag(self, number: int) -> tuple[int, bool, int]:
+        """GQ: how far a queue is behind, whether that is exact, and for how many milliseconds."""
+        fields, _, _ = self._page("GQ", "QM", self.dialect.long(number - 1), self.dialect.number(1))
+        row = self._queue_row(fields)
+        found = row.behind, fields.flag("BehindIsExact"), fields.long("BehindMs")
+        for name in ("Ordered", "Selection", "Retry", "Paused", "Delayed"):
+            fields.raw(name)
+        fields.end()
+        assert row.id == number
+        return found
+
+    def subscription_lag(self, number: int) -> tuple[int, bool, int]:
+        """GU: the same of a subscription."""
+        fields, _, _ = self._page("GU", "UM", self.dialect.long(number - 1), self.dialect.number(1))
+        row = self._subscription_row(fields)
+        found = fields.long("Behind"), fields.flag("BehindIsExact"), fields.long("BehindMs")
+        fields.raw("Selection")
+        fields.end()
+        assert row.id == number
+        return found
 
     def stats(self) -> dict[str, str]:
         """GS: names and values."""

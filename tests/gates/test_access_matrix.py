@@ -26,7 +26,8 @@ from penstock.wire.res01.dialects import OWN_TAG, error_of
 from penstock.wire.res01.messages import fields_of
 from tests.gates.mq_client import Disconnected, MqClient
 from tests.gates.remits_client import LOG_LIST, TOKEN, Remits
-from tests.gates.res_client import PATIENCE_S, Client
+from tests.gates.res_client import PATIENCE_S, Client, Older
+from tests.gates.res_frames import an_event
 from tests.gates.serving import Served
 from tests.principals import closed, issue, put
 from tests.wire.remits_samples import SAMPLES as REMITS_SAMPLES
@@ -43,19 +44,23 @@ def each(names: str, kind: type[PenstockError]) -> dict[str, type[PenstockError]
 
 
 ELSEWHERE: Final[dict[str, type[PenstockError]]] = {
-    **each("AC AB AF TX TB RA RF QS QF GE GF TP LS RS SS SQ SW SF ES ZS NL XL GL ML", NotAllowed),
-    **each("PP XP IT AK XK LP LK", NotAllowed),
-    **each("AQ AW KF RQ RT RK DR DL DP RP", errors.QueueNotFound),
-    **each("FE FW FF", errors.SubscriptionNotFound),
+    **each("AC AB AF TX TB RA RF QS QF QB GE GF TP LS RS SS SQ SW SF SD SB ES ZS NL XL GL ML", NotAllowed),
+    **each("PP XP IT AK XK LP LK RM SM", NotAllowed),
+    **each("AQ AW KF KD KX RQ RT RK DR DL DP DE DB RP QP QN QD QY QX QV", errors.QueueNotFound),
+    **each("FE FW FF FB", errors.SubscriptionNotFound),
     **each("XI GI NX BB BM BP BO BI BD", errors.IteratorNotFound),
     **each("NI", errors.LogNotFound),
     **each("ZP", errors.StageLost),
     **each("AU", NotAuthenticated),
-    **each("PS EJ LC LQ LU GS LL LI EL ZD WI HI", ALLOWED),
+    **each("PS EJ LC LQ LU GQ GU GS LL LI EL ZD WI HI", ALLOWED),
 }
 """What a principal gets that may do everything, but in another place."""
 FREE: Final = ("WI", "HI")
 """They need no right. Everybody may try a token, too."""
+
+
+IN_OTHER_FRAMES: Final = {"AB": "AF", "TB": "TX", "QB": "QF", "FB": "FF", "SB": "SD"}
+"""Commands of our own dialect that differ from another one in how their events are encoded."""
 
 
 class Asked(NamedTuple):
@@ -76,8 +81,7 @@ def own_only(code: bytes) -> Asked:
     name = code.decode()
     if name == "HI":
         return Asked(name, OWN_TAG, [b"1", b"test", b"0"], 1)
-    # It differs from another command in the form of the events only.
-    request = next(one for one in SAMPLES if (one.dialect, one.command) == (TEXT, {"AB": "AF", "TB": "TX"}[name]))
+    request = next(one for one in SAMPLES if (one.dialect, one.command) == (TEXT, IN_OTHER_FRAMES[name]))
     found, *payload = fields_of(request.requests[0])
     assert found == code
     return Asked(name, OWN_TAG, payload, 1)
@@ -153,7 +157,7 @@ def answers_of(client: Client, every: Sequence[Asked]) -> Answers:
         else:
             found[one.name, one.tag].append((answer.command, answer.details))
         # A refusal of the whole message is one answer.
-        due -= 1 if answer.command != b"ER" or one.name in ("FE", "FW", "FF", "PS", "SS") else one.answers
+        due -= 1 if answer.command != b"ER" or one.name in ("FE", "FW", "FF", "FB", "PS", "SS") else one.answers
     return found
 
 
@@ -262,6 +266,21 @@ def test_once_revoked_a_sender_is_nobody_behind_a_broker_and_a_connection_of_its
             with contextlib.closing(sender(guarded, "mq")) as again:
                 assert str(authenticate(again, tokens[1])) == UNKNOWN
                 check_nobody(answers_of(again, EVERY))
+
+
+@pytest.mark.parametrize(
+    ("credential", "result"),
+    [("none", "12"), ("wrong", "12"), ("expired", "12"), ("elsewhere", "12"), ("root", "")],
+)
+def test_the_gate_with_the_older_results_has_the_refusal_in_its_result(
+    guarded: Guarded, credential: str, result: str
+) -> None:
+    with Older(guarded.served.res_legacy) as client:
+        if credential != "none":
+            refused = authenticate(client, guarded.tokens[credential])
+            assert (refused is None) == (credential in ("elsewhere", "root"))
+        found = client.try_append("older", "s", -1, an_event())
+        assert (found.result, bool(found.error), bool(found.commit.int)) == (result, bool(result), not result)
 
 
 # --- Remits -------------------------------------------------------------------------------------------------------

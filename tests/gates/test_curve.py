@@ -275,6 +275,21 @@ def test_a_gate_may_take_known_keys_only(tmp_path: Path, caplog: pytest.LogCaptu
             assert who(peer) == b"root"
 
 
+def test_a_known_key_whose_principal_has_too_many_connections_is_busy_and_not_unknown(tmp_path: Path) -> None:
+    with penstock.connect(f"sqlite:///{tmp_path / 'data'}") as client:
+        put(client, "root", "all")
+        client.access.put("ann", ["read:shop"], limits=model.Limits(connections_max=1))
+        ask(client, model.AddCredential("ann", f"curve:{ANN.public.decode()}"), model.Done)
+    with testing.server(tmp_path / "data", curve_secret_key=key_file(tmp_path), curve_known_only=True) as served:
+        place = endpoint(served)
+        with dealer(place) as first:
+            assert who(first) == b"ann"
+            with dealer(place) as second:
+                assert answered(second, b"WI")[:2] == [b"ER", b"10"]
+                first.close()
+                until(lambda: answered(second, b"WI")[1] == b"ann")
+
+
 def test_a_key_that_is_taken_from_its_principal_loses_its_connection_within_a_second(tmp_path: Path) -> None:
     with penstock.connect(f"sqlite:///{tmp_path / 'data'}") as client:
         put(client, "root", "all")

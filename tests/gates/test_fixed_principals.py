@@ -1,5 +1,6 @@
 """Gates that stand for a principal (`--res-as NAME`): original clients have exactly its rights."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -8,17 +9,20 @@ import httpx
 import pytest
 
 import penstock
-from penstock.errors import CannotListen, NotAllowed, NotAuthenticated
+from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit
+from penstock.model import Limits
 from penstock.testing import server as tested
 from tests.cli.support import run
 from tests.gates.mq_client import MqBinary, MqClient
-from tests.gates.remits_client import Failure, Remits
+from tests.gates.remits_client import INFO, TOKEN, Failure, Remits
 from tests.gates.res_client import PATIENCE_S, Client, Older, Rc01, Res01, WithOriginalTag
 from tests.gates.res_frames import Refused, an_event
 from tests.gates.serving import Served, until
 from tests.principals import closed
 
+BUSY: Final = 10
 NOT_ALLOWED: Final = 12
+REMITS_BUSY: Final = 33
 REMITS_NOT_ALLOWED: Final = 35
 AS_SHOP: Final = [f"--{gate}-as=shop" for gate in ("res", "res-legacy", "mq", "remits")]
 SHOP: Final = "read,append:shop read,append:log:visits read,append:old"
@@ -43,6 +47,22 @@ class Bound(Served):
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         return httpx.get(f"http://{self.http}{path}", headers=headers, timeout=PATIENCE_S)
+
+    def connections(self, name: str) -> float:
+        """How many connections of a principal the server counts."""
+        line = f'penstock_principal_connections{{principal="{name}"}} '
+        return float(self.get("/metrics").text.partition(line)[2].split()[0])
+
+
+@contextlib.contextmanager
+def limited(bound: Bound) -> Iterator[None]:
+    """The principal of the gates may have one connection; all that it has now end."""
+    with bound.root() as root:
+        root.access.put("shop", SHOP.split(), limits=Limits(connections_max=1))
+    until(lambda: not bound.connections("shop"))
+    yield
+    with bound.root() as root:
+        root.access.put("shop", SHOP.split(), limits=Limits())
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +130,48 @@ def test_a_client_with_a_token_is_the_tokens_principal_at_a_gate_of_another(boun
     with bound.root() as root:
         assert root.whoami().principal == "root"
         root.append("other", "s", [penstock.event("T")])
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_connection_too_many_is_busy_and_is_let_in_when_there_is_room(name: str, bound: Bound) -> None:
+    kind, gate = CLIENTS[name]
+    stream = f"room-for-{name.replace(' ', '-')}"
+    with limited(bound), kind(getattr(bound, gate)) as first:
+        first.append("shop", stream, 1, an_event())
+        with kind(getattr(bound, gate)) as second:
+            for _ in range(2):
+                with pytest.raises(Refused, match="shop is over its limit connections_max") as refused:
+                    second.append("shop", stream, 2, an_event())
+                assert refused.value.code == BUSY
+            first.close()
+            until(lambda: not bound.connections("shop"))
+            second.append("shop", stream, 2, an_event())
+
+
+def test_a_connection_too_many_of_remits_is_busy_and_is_let_in_when_there_is_room(bound: Bound) -> None:
+    with limited(bound), Remits(bound.remits) as first:
+        first.log_list()
+        with Remits(bound.remits) as second, Remits(bound.remits) as third:
+            for refused in (second, third):
+                with pytest.raises(Failure) as failure:
+                    refused.log_list()
+                assert failure.value.code == REMITS_BUSY
+            assert second.ask(TOKEN, {"token": bound.token("probe")}).kind == INFO
+            first.close()
+            until(lambda: not bound.connections("shop"))
+            third.log_list()
+
+
+def test_a_connection_with_a_token_takes_no_room_of_the_principal_of_its_gate(bound: Bound) -> None:
+    url = f"penstock://{bound.mq}"
+    with limited(bound), bound.root() as root:
+        assert root.whoami().principal == "root"
+        with penstock.connect(url, token="") as first, penstock.connect(url, token=bound.token("probe")) as other:
+            # The second one is let in although the gate's principal has no room, since it shows a token.
+            assert (first.whoami().principal, other.whoami().principal) == ("shop", "probe")
+            assert bound.connections("shop") == 1
+            with pytest.raises(OverLimit, match="connections_max"), penstock.connect(url, token="", timeout=1) as third:
+                third.contexts()
 
 
 def test_when_the_principal_is_revoked_its_gate_lets_nobody_do_anything(tmp_path: Path) -> None:

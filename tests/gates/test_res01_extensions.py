@@ -185,6 +185,9 @@ def test_queues_are_listed_with_their_state(client: Extended, context: str) -> N
     assert (row.allocated, row.allocations, row.deliveries_max, row.dead, row.dead_after) == (2, 1, 1, 0, None)
     client.subscribe(context + "x", queue, "ann", ttl_ms=-1)
     assert client.queue_row(context + "x", queue).filter == ""
+    behind, is_exact, behind_ms = client.queue_lag(row.id)
+    assert (behind, is_exact) == (3, True)
+    assert 0 <= behind_ms < 3_600_000
     rows, end = client.list_queues(after=row.id - 1, limit=1)
     assert ([found.id for found in rows], end) == ([row.id], False)
 
@@ -202,6 +205,8 @@ def test_subscriptions_are_listed_with_where_they_are(client: Extended, context:
     ]
     assert rows[0].position > rows[1].position
     assert client.list_subscriptions(after=first - 1, limit=1) == (rows[:1], False)
+    client.append(context, "t", 1, an_event())
+    assert [client.subscription_lag(number)[:2] for number in (first, second)] == [(1, True), (3, True)]
 
 
 def test_statistics_have_names_and_values(client: Extended, server: Served, context: str) -> None:

@@ -157,6 +157,8 @@ MALFORMED: dict[str, list[tuple[tuple[bytes, ...], str]]] = {
     "LS": [((b"bad", b"", b"", b"-1"), "limit"), ((b"bad", b""), "after")],
     "LQ": [((b"x", b"1"), "after")],
     "LU": [((b"x", b"1"), "after")],
+    "GQ": [((b"x", b"1"), "after")],
+    "GU": [((b"1", b"x"), "limit")],
     "GS": [((b"",), "too many frames")],
     "DR": [((b"q", b"bad", b"x"), "dead ?after"), ((b"q", b"bad"), "dead ?after")],
     "DL": [((b"q", b"bad", b"x", b"1"), "after")],

@@ -99,6 +99,21 @@ def test_a_sender_behind_a_broker_that_is_forgotten_waits_no_more(
             client.append("shop", "s", 1, an_event())
 
 
+@pytest.mark.parametrize("routing", [(b"x" * 4096,), (b"x",) * 64])
+def test_a_sender_with_more_routing_frames_than_are_remembered_is_refused(
+    routing: tuple[bytes, ...], guarded: Guarded
+) -> None:
+    with guarded.client(routing) as client:
+        with pytest.raises(Exception, match="sender_bytes_max"):
+            client.answer_to(authenticate(client, guarded.token("shop"))).of("IA")
+        with pytest.raises(Exception, match="has not authenticated"):
+            client.append("shop", "s", 1, an_event())
+        # ZeroMQ's own frames, behind as many brokers as anybody has.
+        client.routing = (b"x" * 255,) * 12
+        client.answer_to(authenticate(client, guarded.token("shop"))).of("IA")
+        client.append("shop", "s", 1, an_event())
+
+
 def test_who_has_a_leaked_token_of_an_administrator_makes_no_other_once_that_is_rotated_without_grace(
     guarded: Guarded,
 ) -> None:

@@ -9,12 +9,14 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
 
 import penstock
-from penstock.errors import InvalidRequest, NotAuthenticated
+from penstock.errors import InvalidRequest, NotAuthenticated, OverLimit
+from penstock.gates import tls
 from penstock.gates.tls import ServerTls
 from penstock.settings import Settings, load
 from penstock.tcp import CloseReason
@@ -360,6 +362,52 @@ def test_a_certificate_that_is_not_trusted_fails_the_handshake(guarded: Server, 
     ):
         # A client of TLS 1.3 learns of it with the first bytes after its own part of the handshake.
         inside.recv(1)
+
+
+def test_a_resumed_session_is_nobody_once_its_certificate_has_expired(
+    guarded: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = world.context(world.named)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def status(session: ssl.SSLSession | None) -> tuple[bytes, bool | None, ssl.SSLSession | None]:
+        with (
+            socket.create_connection(place(guarded, "http"), timeout=PATIENCE_S) as raw,
+            context.wrap_socket(raw, server_hostname=HOST, session=session) as inside,
+        ):
+            inside.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return rest(inside).split(b" ")[1], inside.session_reused, inside.session
+
+    *first, session = status(None)
+    assert first == [b"200", False]
+    assert status(session)[:2] == (b"200", True)
+    names = ("monotonic", "strftime", "gmtime")
+    later = SimpleNamespace(time=lambda: time.time() + 31 * DAY.total_seconds())
+    vars(later).update({name: getattr(time, name) for name in names})
+    monkeypatch.setattr(tls, "time", later)
+    assert status(session)[:2] == (b"401", True)
+
+
+@pytest.mark.parametrize("gate", ["mq", "remits"])
+def test_a_certificate_whose_principal_has_too_many_connections_is_busy_and_not_nobody(
+    world: World, gate: str, tmp_path: Path
+) -> None:
+    access = tmp_path / "access.toml"
+    access.write_text(
+        '[principals.worker]\ngrants = ["read"]\ncertificates = ["worker"]\nlimits = {connections_max = 1}\n'
+        '[principals.other]\ngrants = ["read"]\n'
+    )
+    with world.serve(access_file=access, mq_as="other", remits_as="other") as server:
+        with wrapped(server, gate, world.context(world.named)):
+            until(lambda: len(sessions(server, gate)) == 1)
+            if gate == "remits":
+                assert exchange(server, gate, world, world.named) == "refused"
+            else:
+                own = url_of(server, world, world.named)
+                with pytest.raises(OverLimit, match="worker is over"), penstock.connect(own, timeout=1) as client:
+                    client.whoami()
+        until(lambda: not sessions(server, gate))
+        assert exchange(server, gate, world, world.named) == "ok"
 
 
 def test_a_connection_ends_when_its_certificate_stands_for_nobody_any_more(world: World) -> None:

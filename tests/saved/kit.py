@@ -33,6 +33,8 @@ SCHEMA: Final = "penstock_saved"
 """The schema that a dump makes."""
 FILLER: Final = "filler"
 """The context of events that only fill blocks."""
+CONSUMERS: Final = ("subscriptions", "queues", "allocations", "dead_letters")
+"""Tables that are compared row by row."""
 BEGUN: Final = ("producer", "staged", "built", "schema")
 """Keys that are not contents: work that was begun and can be finished, and the schema on PostgreSQL."""
 _VERSION_AT: Final = 60
@@ -138,7 +140,7 @@ def contents(store: Store) -> dict[str, Any]:
     names = [one.name for one in store.iterators(None, "", 99)]
     iterators = [one for name in names if (one := store.iterator(name)) is not None]
     events = list(map(_event, everything(store)))
-    access = store.access()
+    access, tables = store.access(), store.state().tables
     return {
         "identity": list(store.identity()),
         "head": store.head(),
@@ -153,7 +155,8 @@ def contents(store: Store) -> dict[str, Any]:
         "allocations": list(map(_allocation, store.allocations(1, 0, 99))),
         "dead_letters": list(map(_allocation, store.dead_letters(1, 0, 99))),
         "dead_after": [q.dead_after for q in store.queues(0, 99)],
-        "producers": [[name, number, used] for name, number, _, used in store.state().tables["producers"]],
+        "consumers": {name: [list(row) for row in tables[name]] for name in CONSUMERS},
+        "producers": [[name, number, used] for name, number, _, used in tables["producers"]],
         "logs": [[one.name, one.created, one.base, one.bytes] for one in store.logs("", 99)],
         "iterators": [
             [

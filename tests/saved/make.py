@@ -44,7 +44,7 @@ from penstock.store.contract import (
 )
 from penstock.store.postgres import PostgresStore
 from penstock.store.postgres.schema import SCHEMA_VERSION
-from tests.backup.support import backed_up, reading, writing
+from tests.backup.support import backed_up, reading, work_by_key, writing
 from tests.lake.support import manifest_of, quiet
 from tests.pipelines.support import rounds
 from tests.postgres import postgres, programs
@@ -145,6 +145,7 @@ def third_day(store: Store, clock: Clock) -> dict[str, Any]:
     lose(store, queue, clock, 2)
     given(store, queue, "worker", ttl_ms=HOUR_MS)
     given(store, queue, "other worker")
+    work_by_key(store, clock)
     append(store, "order-0", some(1), mark=ProducerMark("other producer", 1))
     marked = append(store, "order-0", some(2), mark=ProducerMark("producer", 7))
     people = _iterator(store, "over people", "other/people", "map", "return msg.n")

@@ -289,7 +289,7 @@ class ReferenceStore(BuildReference, AccessReference):
         self.state.number += 1
         return self.state.number
 
-    def _subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
+    def _subscription(self, subscriber: str, context: str | None, filter: str) -> SubscriptionInfo | None:
         key = (subscriber, context, filter)
         everyone = self.state.subscriptions.values()
         return next((one for one in everyone if (one.subscriber, one.context, one.filter) == key), None)

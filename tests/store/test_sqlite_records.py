@@ -145,10 +145,10 @@ DAMAGE = {
     "a shifted index": ("UPDATE commits SET position = 5 WHERE position = 4", "stream number 1"),
     "a false index": ("INSERT INTO commits VALUES (1, 99, 4)", "stream number 1"),
     "a lost stream": ("DELETE FROM streams WHERE id = 1", "position 1"),
-    "an allocation of nothing": ("INSERT INTO allocations VALUES (1, 3, 2, 1, 'me', 1, 1)", "queue number 1"),
-    "an allocation twice": ("INSERT INTO allocations VALUES (1, 2, 2, 1, 'me', 1, 1)", "queue number 1"),
-    "an allocation beyond": ("INSERT INTO allocations VALUES (1, 9, 9, 1, 'me', 1, 1)", "queue number 1"),
-    "an allocation of no queue": ("INSERT INTO allocations VALUES (7, 1, 2, 1, 'me', 1, 1)", "queue number 7"),
+    "an allocation of nothing": ("INSERT INTO allocations VALUES (1, 3, 2, 1, 'me', 1, 1, '', 0)", "queue number 1"),
+    "an allocation twice": ("INSERT INTO allocations VALUES (1, 2, 2, 1, 'me', 1, 1, '', 0)", "queue number 1"),
+    "an allocation beyond": ("INSERT INTO allocations VALUES (1, 9, 9, 1, 'me', 1, 1, '', 0)", "queue number 1"),
+    "an allocation of no queue": ("INSERT INTO allocations VALUES (7, 1, 2, 1, 'me', 1, 1, '', 0)", "queue number 7"),
     "a lost output": ("UPDATE iterators SET outputs = 3", "iterator it"),
 }
 

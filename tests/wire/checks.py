@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from hypothesis import settings
 
-from penstock import errors
+from penstock import errors, model
 from penstock.errors import PenstockError
 from penstock.model import (
     AcknowledgeQueue,
@@ -130,10 +130,20 @@ _REPLIES: Final[dict[type[Request], Reply]] = ByRequest(
         SetDeadLetterRule: Done(),
         PutBack: Done(),
         ReplayQueue: Replayed(2, 1, 5),
+        model.SettleQueue: Done(),
+        model.PreviewQueue: model.QueuePreview(8, 10_000, False, 4200, 3, 1),
+        model.ExtendQueue: model.Extended(NOW),
+        model.PauseQueue: Done(),
+        model.RenameQueue: Done(),
+        model.DeleteQueue: Done(),
+        model.SetRetryPolicy: Done(),
+        model.SetQueueFilter: Done(),
+        model.ListLetters: ListPage([], True),
+        model.PutBackLetters: model.PutBackCount(3),
         ListContexts: ListPage([ContextInfo("shop", 7, 5, 2, 77)], True),
         ListStreams: ListPage([StreamInfo("order-1", 1)], True),
-        ListQueues: ListPage([QueueInfo(1, "shop", "mail", "", 8, 0, 3, 1, 2, 0, None)], True),
-        ListSubscriptions: ListPage([SubscriptionInfo(4, "mailer", "shop", "", 8, None)], True),
+        ListQueues: ListPage([QueueInfo(1, "shop", "mail", "", 8, 0, 3, 1, 2, 0, None, True, 0)], True),
+        ListSubscriptions: ListPage([SubscriptionInfo(4, "mailer", "shop", "", 8, None, 7, False, 900)], True),
         ListDeadLetters: ListPage([], True),
         GetStats: STATS,
         ReadAll: EventPage([EVENT], 8, False),

@@ -37,6 +37,7 @@ def tuples(each: SearchStrategy[Any], least: int = 0) -> SearchStrategy[tuple[An
 
 words = st.text(st.characters(codec="ascii", categories=("L", "N", "P")), min_size=1, max_size=12)
 grants = tuples(words)
+runs = tuples(st.builds(model.Run, numbers, numbers))
 limits = st.builds(model.Limits, *[optional_numbers] * 5)
 commits = st.builds(model.Append, texts, texts, tuples(new_events, 1), numbers)
 
@@ -63,14 +64,19 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.ReadRecords: st.builds(model.ReadRecords, numbers, optional_names, texts, waits),
         model.FindPosition: st.builds(model.FindPosition, texts, texts, ticks),
         model.RegisterSubscriptions: st.builds(
-            model.RegisterSubscriptions, texts, tuples(st.builds(model.SubscriptionStart, texts, texts, ticks))
+            model.RegisterSubscriptions,
+            texts,
+            tuples(st.builds(model.SubscriptionStart, optional_names, texts, ticks, texts)),
         ),
         model.FetchSubscription: st.builds(model.FetchSubscription, numbers, numbers, waits),
         model.ProgressSubscription: st.builds(model.ProgressSubscription, numbers, ticks),
-        model.SetSubscription: st.builds(model.SetSubscription, texts, texts, texts, ticks),
+        model.SetSubscription: st.builds(model.SetSubscription, texts, optional_names, texts, ticks, texts),
         model.ListSubscriptions: st.builds(model.ListSubscriptions, numbers, optional_numbers),
         model.SubscribeQueue: st.builds(
-            model.SubscribeQueue, texts, texts, texts, texts, ticks, numbers, numbers, waits
+            model.SubscribeQueue,
+            *(texts, texts, texts, texts, ticks, numbers, numbers, waits),
+            *(optional_names, optional_names, optional_names, optional_numbers),
+            st.just(True),
         ),
         model.AcknowledgeQueue: st.builds(
             model.AcknowledgeQueue, optional_names, texts, texts, numbers, optional_numbers, numbers, numbers, waits
@@ -82,6 +88,24 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.SetDeadLetterRule: st.builds(model.SetDeadLetterRule, optional_names, texts, optional_numbers),
         model.ListDeadLetters: st.builds(model.ListDeadLetters, optional_names, texts, numbers, optional_numbers),
         model.PutBack: st.builds(model.PutBack, optional_names, texts, numbers),
+        model.SettleQueue: st.builds(
+            model.SettleQueue,
+            *(optional_names, texts, texts, runs, st.sampled_from(model.Rest), optional_numbers, texts),
+            tuples(st.builds(model.Retried, numbers, optional_numbers, texts)),
+            tuples(st.builds(model.Buried, numbers, texts)),
+        ),
+        model.ExtendQueue: st.builds(model.ExtendQueue, optional_names, texts, texts, runs, numbers),
+        model.PauseQueue: st.builds(model.PauseQueue, optional_names, texts, flags),
+        model.RenameQueue: st.builds(model.RenameQueue, optional_names, texts, texts),
+        model.DeleteQueue: st.builds(model.DeleteQueue, optional_names, texts),
+        model.SetRetryPolicy: st.builds(model.SetRetryPolicy, optional_names, texts, texts),
+        model.SetQueueFilter: st.builds(model.SetQueueFilter, optional_names, texts, texts, texts),
+        model.PreviewQueue: st.builds(
+            model.PreviewQueue,
+            *(optional_names, texts, optional_names, optional_names, st.none() | ticks, optional_numbers),
+        ),
+        model.ListLetters: st.builds(model.ListLetters, optional_names, texts, numbers, optional_numbers),
+        model.PutBackLetters: st.builds(model.PutBackLetters, optional_names, texts, tuples(numbers), flags),
         model.ReplayQueue: st.builds(
             model.ReplayQueue,
             *(optional_names, texts, numbers, numbers),
@@ -153,6 +177,19 @@ def deliveries(draw: Callable[[SearchStrategy[Any]], Any]) -> model.Delivery:
     return model.Delivery(draw(texts), draw(texts), subscriber, draw(ticks), given, held)
 
 
+@st.composite
+def several_deliveries(draw: st.DrawFn) -> model.Delivery:
+    subscriber, expires = draw(texts), draw(ticks)
+    given = [
+        model.Allocation(draw(numbers), draw(numbers), draw(numbers), subscriber, expires, draw(numbers))
+        for _ in range(draw(st.integers(0, 3)))
+    ]
+    names = draw(texts), draw(texts), subscriber
+    return model.Delivery(
+        *names, draw(ticks), given[0] if given else None, draw(event_lists), runs=tuple(given), ordered=draw(texts)
+    )
+
+
 appended = st.builds(model.Appended, guids, numbers, numbers, numbers, flags)
 allocations = st.builds(model.Allocation, numbers, numbers, numbers, texts, ticks, numbers)
 pages = st.builds(model.EventPage, event_lists, numbers, flags)
@@ -180,18 +217,35 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.ProgressSubscription: done,
         model.SetSubscription: done,
         model.ListSubscriptions: page(
-            model.SubscriptionInfo, numbers, texts, texts, texts, numbers, st.none() | ticks, of=model.ListPage
+            model.SubscriptionInfo,
+            *(numbers, texts, optional_names, texts, numbers, st.none() | ticks, numbers, flags, numbers, texts),
+            of=model.ListPage,
         ),
-        model.SubscribeQueue: deliveries(),
+        model.SubscribeQueue: several_deliveries(),
         model.AcknowledgeQueue: deliveries(),
         model.ReleaseQueue: done,
         model.ResetQueue: done,
         model.SetDeadLetterRule: done,
         model.ListDeadLetters: st.builds(model.ListPage, st.lists(allocations, max_size=3), flags),
         model.PutBack: done,
+        model.SettleQueue: done,
+        model.ExtendQueue: st.builds(model.Extended, ticks),
+        model.PauseQueue: done,
+        model.RenameQueue: done,
+        model.DeleteQueue: done,
+        model.SetRetryPolicy: done,
+        model.SetQueueFilter: done,
+        model.PreviewQueue: st.builds(model.QueuePreview, numbers, numbers, flags, *[numbers] * 3),
+        model.ListLetters: page(
+            model.DeadLetter, numbers, texts, numbers, numbers, texts, texts, ticks, of=model.ListPage
+        ),
+        model.PutBackLetters: st.builds(model.PutBackCount, numbers),
         model.ReplayQueue: st.builds(model.Replayed, numbers, numbers, numbers, flags, flags),
         model.ListQueues: page(
-            model.QueueInfo, numbers, texts, texts, texts, *[numbers] * 6, optional_numbers, of=model.ListPage
+            model.QueueInfo,
+            *(numbers, texts, texts, texts, *[numbers] * 6, optional_numbers, flags, numbers),
+            *(texts, texts, texts, flags, numbers),
+            of=model.ListPage,
         ),
         model.ListContexts: page(model.ContextInfo, texts, *[numbers] * 4, of=model.ListPage),
         model.ListStreams: page(model.StreamInfo, texts, numbers, of=model.ListPage),

@@ -83,6 +83,7 @@ from tests.wire.sample_parts import (
 )
 from tests.wire.samples_access import ACCESS
 from tests.wire.samples_builds import BUILDS
+from tests.wire.samples_consumers import CONSUMERS
 from tests.wire.samples_full import FULL
 from tests.wire.samples_logs import LOGS
 from tests.wire.samples_staging import STAGING
@@ -344,6 +345,41 @@ EXTENSIONS: Final = [
         [ListPage([SubscriptionInfo(4, "mailer", "shop", "order-", 8, TICKS)], True)],
         [[b"UL", b"1", b"1", b"4", b"mailer", b"shop", b"order-", b"8", time(TICKS)]],
     ),
+    Sample(
+        TEXT,
+        "GQ",
+        [b"0", b""],
+        (ListQueues(0, None),),
+        [
+            ListPage(
+                [
+                    QueueInfo(
+                        1, "shop", "mail", "order-", 8, 10_000, 3, 1, 2, 1, 5, False, 4200, "stream", "", "", True, 2
+                    )
+                ],
+                True,
+            )
+        ],
+        [
+            [
+                *(b"QM", b"1", b"1", b"1", b"shop", b"mail", b"order-", b"8"),
+                *(b"10000", b"3", b"1", b"2", b"1", b"5", b"0", b"4200", b"stream", b"", b"", b"1", b"2"),
+            ]
+        ],
+    ),
+    Sample(
+        TEXT,
+        "GU",
+        [b"0", b"100"],
+        (ListSubscriptions(0, 100),),
+        [ListPage([SubscriptionInfo(4, "mailer", None, "order-", 8, TICKS, 2, True, 4200, '{"types":["T"]}')], True)],
+        [
+            [
+                *(b"UM", b"1", b"1", b"4", b"mailer", b"", b"order-", b"8", time(TICKS), b"2", b"1", b"4200"),
+                b'{"types":["T"]}',
+            ]
+        ],
+    ),
     Sample(TEXT, "GS", [], (GetStats(),), [STATS], [[b"SG", b"14", *STATS_FRAMES]]),
     Sample(
         TEXT,
@@ -379,7 +415,7 @@ EXTENSIONS: Final = [
     ),
 ]
 
-SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *LOGS, *UPKEEP, *STAGING, *BUILDS, *ACCESS]
+SAMPLES: Final = [*SEEDS, *EXTENSIONS, *FULL, *CONSUMERS, *LOGS, *UPKEEP, *STAGING, *BUILDS, *ACCESS]
 
 
 def sample(title: str) -> Sample:

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import cbor2
 
-from penstock.errors import BackupDamaged, PlaceRefused
+from penstock.errors import BackupDamaged, InvalidRequest, PlaceRefused
 from penstock.files import flaw_of, made_of, parsed
-from penstock.model import Limits
-from penstock.store.contract import ACCESS_TABLES, STATE_TABLES, StoreIdentity, StoreState
+from penstock.model import Limits, RetryPolicy, Selection
+from penstock.store.contract import ACCESS_TABLES, STATE_TABLES, StoreIdentity, StoreState, is_order
 
 FORMAT_VERSION: Final = 1
 """Version of the layout and of all files except the records, which have their own versions."""
@@ -31,6 +31,7 @@ _TEXTS: Final = frozenset(
     (
         *("name", "subscriber", "context", "stream", "filter", "log", "over", "kind", "function"),
         *("grants", "limits", "principal", "proof", "label"),
+        *("ordered", "selection", "retry", "key", "reason"),
     )
 )
 _BYTES: Final = frozenset(("result",))
@@ -45,7 +46,13 @@ _NULLABLE: Final = frozenset(
 """Tables and columns that allow null. Columns that are neither text, bytes nor `ranges` hold numbers."""
 
 
-NO_ACCESS: Final = {name: {"columns": STATE_TABLES[name], "rows": []} for name in ACCESS_TABLES}
+NEW_COLUMNS: Final[dict[str, dict[str, Any]]] = {
+    "queues": {"ordered": "", "selection": "", "retry": "", "paused": 0},
+    "allocations": {"key": "", "due": 0},
+    "subscriptions": {"selection": ""},
+}
+"""Columns that states of earlier versions do not have, and their values."""
+NO_TABLES: Final = {name: {"columns": STATE_TABLES[name], "rows": []} for name in (*ACCESS_TABLES, "dead_letters")}
 """States of earlier versions do not have these tables."""
 
 
@@ -158,9 +165,10 @@ def decode_state(place: str, path: str, data: bytes) -> StoreState:
         except Exception as error:
             # CBOR tags create values of many types, and each type raises its own errors.
             raise ValueError(f"it is not CBOR: {error}") from error
-        given = {**NO_ACCESS, **document["tables"]}
+        given = {**NO_TABLES, **document["tables"]}
         tables = {name: _rows(name, given[name]) for name in STATE_TABLES}
         _check_access(tables)
+        _check_consumers(tables)
         if not isinstance(document["store"], str) or not document["store"].isprintable():
             raise ValueError("its store has no name")
         for name in ("timeline", "head", "sealed"):
@@ -173,13 +181,16 @@ def decode_state(place: str, path: str, data: bytes) -> StoreState:
 
 
 def _rows(name: str, table: dict[str, Any]) -> list[tuple[Any, ...]]:
-    columns = tuple(table["columns"])
-    if columns != STATE_TABLES[name]:
+    columns, added = tuple(table["columns"]), NEW_COLUMNS.get(name, {})
+    if columns == STATE_TABLES[name]:
+        added = {}
+    elif columns != STATE_TABLES[name][: -len(added) or None]:
         raise ValueError(f"its table {name} has other columns than this Penstock knows")
     rows = table["rows"]
     if any(len(row) != len(columns) for row in rows):
         raise ValueError(f"a row of its table {name} is not as long as the others")
-    return [tuple(_value(name, column, value) for column, value in zip(columns, row, strict=True)) for row in rows]
+    whole = [(*row, *added.values()) for row in rows]
+    return [tuple(_value(name, *each) for each in zip(STATE_TABLES[name], row, strict=True)) for row in whole]
 
 
 def _value(table: str, column: str, value: Any) -> Any:
@@ -215,6 +226,21 @@ def _check_access(tables: dict[str, list[tuple[Any, ...]]]) -> None:
             limit not in limits_known or type(maximum) is not int or maximum < 1 for limit, maximum in limits.items()
         ):
             raise ValueError(f"the limits of principal {name!r} are none")
+
+
+def _check_consumers(tables: dict[str, list[tuple[Any, ...]]]) -> None:
+    """Raise ValueError for rules of queues and subscriptions that no store has written."""
+    for name in ("queues", "subscriptions"):
+        columns = STATE_TABLES[name]
+        for row in tables[name]:
+            rules = dict(zip(columns, row, strict=True))
+            try:
+                Selection.parsed(rules["selection"])
+                RetryPolicy.parsed(rules.get("retry", ""))
+            except InvalidRequest as error:
+                raise ValueError(f"a rule in its table {name} is none: {error}") from error
+            if not is_order(rules.get("ordered", "")):
+                raise ValueError(f"an order in its table {name} is none")
 
 
 def _is_number(value: Any) -> bool:

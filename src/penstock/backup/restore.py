@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from penstock.backup.places import Place, system_errors
@@ -109,7 +110,7 @@ def _fill(
         store.add([piece for record in records for piece in erasures.apply(record)])
         progressed(store.head(), state.head)
     tables = without_logs(state.tables, erasures.deleted_logs(state))
-    state = state._replace(tables={**tables, "erasures": erasures.rows()})
+    state = state._replace(tables={**tables, "erasures": erasures.rows(), "dead_letters": erasures.letters(tables)})
     store.finish(state, Arrival("restored", {"backup": chosen.manifest.number}))
     return state
 
@@ -234,6 +235,18 @@ class Erasures:
         key = entry.context, entry.stream
         reached = (found.get(key, 0) for end, found in zip(self._ends, self._reached, strict=True) if end <= limit)
         return min(entry.last, max(reached, default=0))
+
+    def letters(self, tables: dict[str, list[Row]]) -> list[Row]:
+        """Dead letters of a state without those whose events were erased later: a reason may tell what they said."""
+        contexts = {row[0]: row[2] for row in tables["queues"]}
+        return [row for row in tables["dead_letters"] if not self._hides(contexts.get(row[0], ""), *row[1:4])]
+
+    def _hides(self, context: str, position: int, stream: str, sequence: int) -> bool:
+        gone = self._gone[bisect_left(self._ends, position)]
+        if sequence <= gone.streams.get((context, stream), 0):
+            return True
+        at = bisect_left(gone.ranges, position, key=itemgetter(1))
+        return at < len(gone.ranges) and gone.ranges[at][0] <= position
 
     def deleted_logs(self, state: StoreState) -> set[str]:
         """Logs of a state that were deleted later: `apply` erased the messages that they had."""

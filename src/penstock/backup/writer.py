@@ -33,6 +33,7 @@ from penstock.store import Store
 from penstock.store.contract import Progressed, ReadLimits, StoreState
 from penstock.store.record import Record
 from penstock.store.rewrites import cut
+from penstock.store.watermarks import BACKUP
 
 CHUNK_BYTES_MAX: Final = 16 << 20
 """Bytes of a file of history, which the writer builds in memory. A larger record gets a larger file."""
@@ -91,6 +92,7 @@ def back_up(store: Store, place: Place, progressed: Progressed) -> Written:
             place.keep_only(finished)
             place.sync()
         raise
+    store.leave_watermark(BACKUP, state.identity, state.head)
     return Written(manifest, state.head - (before.head if before else 0), chunks.new_bytes + own.bytes)
 
 

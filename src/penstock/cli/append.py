@@ -17,7 +17,7 @@ from penstock.cli.output import counted, fail, json_text, print_line, print_line
 from penstock.cli.signals import INTERRUPTED
 from penstock.errors import PenstockError, Retry
 from penstock.model import ANY, NEW, Appended
-from penstock.model.events import NewEvent, random_id
+from penstock.model.events import NewEvent, random_id, with_due
 from penstock.model.times import now_ticks, stamp_of, ticks_of_datetime, ticks_of_text
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ def append_command(
     time: Annotated[
         str | None, option("--time", "the event's time, or how long ago it was (default: now)", "TIME")
     ] = None,
+    due: Annotated[
+        str | None,
+        option("--due", "queues hand the event out at this time, or after so long (10m), and not before", "TIME"),
+    ] = None,
     expected: Annotated[
         str,
         option(
@@ -83,7 +87,10 @@ def append_command(
         need_name(name or "", what)
     if STDIN in given:
         end = given.index(STDIN)
-        if any(value is not None for value in (*given[end + 1 :], body, headers, number, time)) or expected != "any":
+        if (
+            any(value is not None for value in (*given[end + 1 :], body, headers, number, time, due))
+            or expected != "any"
+        ):
             refuse("- for JSON lines must come last, and each line has the rest of its event")
         with connected(url, data, create=True) as client:
             place = [*given[:end], None, None][:2]
@@ -94,11 +101,14 @@ def append_command(
         return
     if stream is None or type_ is None:
         refuse("an event needs a CONTEXT, a STREAM and a TYPE; - in their place reads JSON lines from standard input")
+    given_headers = _text("--headers", headers or "", text) or None
+    if due is not None:
+        given_headers = with_due(given_headers, moment(due, later=True))
     event = NewEvent(
         random_id() if number is None else number.bytes,
         stamp_of(now_ticks() if time is None else _ticks(time)),
         type_,
-        _text("--headers", headers or "", text) or None,
+        given_headers,
         _body(body, text),
     )
     version = _expected_version(expected)

@@ -60,7 +60,8 @@ def demo_command(
     flags = {"mq": mq, "http": http, "res": res, "remits": remits}
     with stop_signals(interrupt_at=KILL_SIGNALS, hangup=True) as stop:
         addresses, taken = gate_addresses(load(flags, os.environ))
-        with server(data, **addresses) as host:
+        # A first start is slow on a small machine, and its log would be in the middle of what is shown.
+        with server(data, **addresses, slow_request_ms=0) as host:
             for gate, address in taken.items():
                 print_line(f"{address} is in use, so {gate} has another port")
             _introduce(host, is_temporary=data is None)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 TIMES: Final = "a time like 2026-11-15T06:00:00Z (UTC unless it has an offset), or how long ago: 30s, 10m, 2h, 7d"
+LATER: Final = TIMES.replace("how long ago", "after how long")
 URL_ENVIRONMENT: Final = "PENSTOCK_URL"
 COUNT_MAX: Final = sys.maxsize
 
@@ -47,17 +48,18 @@ def directory(text: str) -> Path:
     return Path(text)
 
 
-def moment(text: str) -> datetime:
-    """Read a time: ISO 8601, how long ago, or `now`."""
+def moment(text: str, *, later: bool = False) -> datetime:
+    """Read a time: ISO 8601, `now`, or how long ago; with `later`, after how long."""
     now = datetime.now(UTC)
     if text == "now":
         return now
     try:
         if ago := AGO.fullmatch(text):
-            return now - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+            span = timedelta(**{UNITS[ago[2]]: int(ago[1])})
+            return now + span if later else now - span
         found = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise typer.BadParameter(f"{text!r} is not a time; write {TIMES}") from None
+        raise typer.BadParameter(f"{text!r} is not a time; write {LATER if later else TIMES}") from None
     found = found if found.tzinfo else found.replace(tzinfo=UTC)
     if not 0 <= ticks_of_datetime(found) <= TICKS_MAX:
         raise typer.BadParameter(f"{text!r} is not a time: in UTC it is outside the years 1 to 9999")

@@ -8,13 +8,23 @@ from typing import Annotated, Any, Final, TypeVar
 from penstock.cli.connection import LOCAL, connected, named_address, opened, store_errors
 from penstock.cli.options import AsJson, Config, Data, Filter, Limit, StoreData, StoreUrl, Url, argument
 from penstock.cli.output import print_document, print_fields, print_lines, print_rows, print_table, size
-from penstock.model import ContextInfo, QueueInfo
+from penstock.model import ContextInfo, QueueInfo, QueuePreview, SubscriptionInfo
 
 PAGE_ROWS: Final = 1000
 TABLE_ROWS_MAX: Final = 50
 """Rows of a table for people; `--json` prints all."""
 CONTEXT_COLUMNS: Final = ("context", "#events", "#commits", "#streams", "#size")
-QUEUE_COLUMNS: Final = ("queue", "context", "filter", "#position", "#behind", "#allocated", "#tries", "#dead")
+QUEUE_COLUMNS: Final = (
+    "queue",
+    "context",
+    "filter",
+    "#position",
+    "#behind",
+    "#oldest",
+    "#allocated",
+    "#tries",
+    "#dead",
+)
 
 Info = TypeVar("Info")
 
@@ -62,7 +72,9 @@ def stats_command(
         with store_errors(), opened(address) as reader:
             stats = reader.stats()
             contexts = list(islice(all_pages(reader.contexts, "", lambda info: info.name), rows_max))
-            queues = list(islice(all_pages(reader.queues, 0, lambda info: info.id), rows_max))
+            queues = [
+                reader.with_lag(info) for info in islice(all_pages(reader.queues, 0, lambda info: info.id), rows_max)
+            ]
     if as_json:
         print_document({"store": asdict(stats), "contexts": [*map(asdict, contexts)], "queues": [*map(asdict, queues)]})
         return
@@ -92,8 +104,21 @@ def all_pages(read: Callable[[Any, int], list[Info]], after: Any, key: Callable[
 
 
 def queue_row(info: QueueInfo) -> list[object]:
-    counts = (info.position, info.behind, info.allocated, info.deliveries_max, info.dead, info.dead_after)
-    return [info.name, info.context, info.filter or "*", *counts]
+    counts = (info.allocated, info.deliveries_max, info.dead, info.dead_after)
+    return [info.name, info.context, info.filter or "*", info.position, *lag_cells(info), *counts]
+
+
+def lag_cells(info: QueueInfo | QueuePreview | SubscriptionInfo) -> tuple[str, str]:
+    """How many events it is behind, as in `10,000+`, and the age of the oldest of them."""
+    return f"{info.behind:,}{'' if info.behind_is_exact else '+'}", age(info.behind_ms)
+
+
+def age(ms: int) -> str:
+    """For people: `12 s`, `3 min`, `5 h`, `2 d`; `-` for none."""
+    for unit, unit_ms, most in (("s", 1000, 120), ("min", 60_000, 120), ("h", 3_600_000, 48)):
+        if ms < most * unit_ms:
+            return f"{-(-ms // unit_ms)} {unit}" if ms else "-"
+    return f"{ms // 86_400_000:,} d"
 
 
 def _context_rows(contexts: Iterable[ContextInfo]) -> Iterator[tuple[object, ...]]:

@@ -24,6 +24,15 @@ from penstock.client.sync import (
     Transaction,
     connect,
 )
+from penstock.client.worker import (
+    AsyncWorker,
+    Bury,
+    RetryLater,
+    Worker,
+    WorkerCounts,
+    current_attempt,
+    run_worker,
+)
 
 __all__ = [
     "Access",
@@ -36,17 +45,24 @@ __all__ = [
     "AsyncStaging",
     "AsyncSubscription",
     "AsyncTransaction",
+    "AsyncWorker",
     "Build",
+    "Bury",
     "Client",
     "Log",
     "LogIterator",
     "ManyAppended",
     "Queue",
     "QueueBatch",
+    "RetryLater",
     "Staging",
     "Subscription",
     "SubscriptionBatch",
     "Transaction",
+    "Worker",
+    "WorkerCounts",
     "aconnect",
     "connect",
+    "current_attempt",
+    "run_worker",
 ]

@@ -10,7 +10,14 @@ from penstock.client import reader
 from penstock.client.access import AsyncAccess
 from penstock.client.bulk import BulkAppend, Commit, ManyAppended, Written
 from penstock.client.calls import Calls, append_of, flattened
-from penstock.client.consumers import BATCH_EVENTS, TTL_S, AsyncQueue, AsyncSubscription, AsyncTransaction
+from penstock.client.consumers import (
+    BATCH_EVENTS,
+    TTL_S,
+    AsyncQueue,
+    AsyncSubscription,
+    AsyncTransaction,
+    selection_of,
+)
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.reader import HistoryRange
 from penstock.client.staging import AsyncBuild, AsyncStaging
@@ -227,14 +234,23 @@ class AsyncClient:
         self,
         name: str,
         *,
-        context: str,
+        context: str | None,
         filter: str = "",
         start: datetime | None = None,
         count: int = BATCH_EVENTS,
         follow: bool = True,
+        types: Sequence[str] | None = None,
+        prefixes: Sequence[str] | None = None,
     ) -> AsyncSubscription:
-        """A durable subscription: the server remembers how far it is. With `follow` it waits for new events."""
-        return AsyncSubscription(self._open_calls, name, context, filter, start, count, follow)
+        """A durable subscription: the server remembers how far it is. With `follow` it waits for new events.
+
+        With `context=None` it is to all contexts that the client may read. `types` and `prefixes` select events; they
+        belong to the subscription, as `context` and `filter` do.
+        """
+        selection = ""
+        if types is not None or prefixes is not None:
+            filter, selection = selection_of(filter, types, prefixes)
+        return AsyncSubscription(self._open_calls, name, context, filter, start, count, follow, selection)
 
     def queue(
         self,
@@ -246,9 +262,24 @@ class AsyncClient:
         start: datetime | None = None,
         count: int = BATCH_EVENTS,
         ttl: float = TTL_S,
+        ordered: str | None = None,
+        types: Sequence[str] | None = None,
+        prefixes: Sequence[str] | None = None,
+        retry: model.RetryPolicy | None = None,
+        dead_after: int | None = None,
     ) -> AsyncQueue:
-        """A queue that consumers share. A batch goes to another consumer if it is not acknowledged in `ttl` seconds."""
-        return AsyncQueue(self._open_calls, context, name, subscriber, filter, start, count, ttl)
+        """A queue that consumers share. A batch goes to another consumer if it is not acknowledged in `ttl` seconds.
+
+        The rest says how a new queue works. `ordered` is "stream", or "prefix:" and a separator: then one consumer at a
+        time has events of a stream, or of the streams whose names are the same before the separator, and in order.
+        `types` and `prefixes` select events. `retry` says how long failed events wait, `dead_after` after how many
+        deliveries they become dead letters. If the queue exists, `ordered`, `types` and `prefixes` must be the same.
+        """
+        selection = None
+        if types is not None or prefixes is not None:
+            filter, selection = selection_of(filter, types, prefixes)
+        given = (ordered, selection, None if retry is None else retry.checked().text, dead_after)
+        return AsyncQueue(self._open_calls, context, name, subscriber, filter, start, count, ttl, *given)
 
     # -- logs
 
@@ -370,11 +401,11 @@ class AsyncClient:
     streams = flattened(stream_infos)
 
     async def queues(self) -> list[model.QueueInfo]:
-        """All queues and their state."""
+        """All queues and their state. How far each is behind is counted up to a limit; see `QueueInfo`."""
         return await self._calls.list_all(model.ListQueues(), "id")
 
     async def subscriptions(self) -> list[model.SubscriptionInfo]:
-        """All durable subscriptions and how far they are."""
+        """All durable subscriptions and how far they are behind, counted up to a limit; see `QueueInfo`."""
         return await self._calls.list_all(model.ListSubscriptions(), "id")
 
 

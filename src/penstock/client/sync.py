@@ -13,7 +13,9 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from types import GenericAlias
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
@@ -21,7 +23,14 @@ from penstock.client.access import AsyncAccess
 from penstock.client.aio import IN_FLIGHT, TIMEOUT_S, AsyncClient
 from penstock.client.blocking import BlockingTransport
 from penstock.client.bulk import Commit, CommitFeed, ManyAppended, Written
-from penstock.client.consumers import AsyncQueue, AsyncSubscription, AsyncTransaction, QueueBatch, SubscriptionBatch
+from penstock.client.consumers import (
+    EXTENSIONS_PER_TTL,
+    AsyncQueue,
+    AsyncSubscription,
+    AsyncTransaction,
+    QueueBatch,
+    SubscriptionBatch,
+)
 from penstock.client.derived import derived, item_of, own_copy, redirected
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.staging import AsyncBuild, AsyncStaging
@@ -40,6 +49,8 @@ W = TypeVar("W", bound="Blocking[Any]")
 
 END_S_MAX: Final = 2.0
 """How long calls in flight may take to notice that the client is closed."""
+LEASE_LOOK_S: Final = 1.0
+"""How often a thread that extends leases looks whether there still are some."""
 
 
 class Portal:
@@ -107,6 +118,11 @@ class Portal:
         """Whether it runs nothing any more; in a forked child it never does."""
         return self._closed or self._process != os.getpid()
 
+    def keep(self, queue: AsyncQueue, batch: QueueBatch) -> Callable[[], object]:
+        """Extend the lease of a batch until the caller calls the result."""
+        keeping = self.start(queue.keep(batch))
+        return lambda: self.is_closed or keeping.cancel()
+
     def close(self) -> None:
         """End the loop and its thread. Calls that still wait raise ClientClosed."""
         with self._lock:
@@ -122,6 +138,9 @@ class Portal:
 
 class Direct:
     """Runs coroutines over a transport that blocks, in the thread of the caller."""
+
+    def __init__(self) -> None:
+        self._leases = LeaseThread(self)
 
     def run(self, work: Awaitable[R]) -> R:
         try:
@@ -144,8 +163,83 @@ class Direct:
             if isinstance(source, AsyncGenerator):
                 self.run(source.aclose())
 
+    def keep(self, queue: AsyncQueue, batch: QueueBatch) -> Callable[[], object]:
+        """Extend the lease of a batch until the caller calls the result."""
+        return self._leases.keep(queue, batch)
+
     def close(self) -> None:
-        """There is nothing to end."""
+        """Nothing runs any more. The transport is closed already."""
+        self._leases.close()
+
+
+class LeaseThread:
+    """Extends the leases that one client holds, in a thread that ends soon after the last of them.
+
+    An interrupt, or a fork, may come anywhere, so ending a lease takes no lock.
+    """
+
+    def __init__(self, runner: Direct) -> None:
+        self._runner = runner
+        self._kept: dict[int, Lease] = {}
+        self._lock = threading.Lock()
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._wakes = 0.0
+        """When the thread looks again."""
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._process = os.getpid()
+
+    def keep(self, queue: AsyncQueue, batch: QueueBatch) -> Callable[[], object]:
+        lease = Lease(queue, batch, monotonic() + queue.ttl / EXTENSIONS_PER_TTL)
+        with self._lock:
+            self._kept[id(lease)] = lease
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="penstock-client-leases", daemon=True)
+                self._thread.start()
+        if lease.due < self._wakes:
+            self._ring()
+        return partial(self._kept.pop, id(lease), None)
+
+    def _ring(self) -> None:
+        # It may ring already.
+        with suppress(RuntimeError):
+            self._bell.release()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                leases = [lease for lease in list(self._kept.values()) if not lease.batch.is_settled]
+                if self._closed or not leases:
+                    self._thread = None
+                    return
+                self._wakes = min(monotonic() + LEASE_LOOK_S, *(lease.due for lease in leases))
+            if (left := self._wakes - monotonic()) > 0:
+                self._bell.acquire(timeout=left)
+                continue
+            for lease in leases:
+                if lease.due <= monotonic() and id(lease) in self._kept:
+                    pause = self._runner.run(lease.queue.extend_again(lease.batch))
+                    lease.due = monotonic() + pause
+
+    def close(self) -> None:
+        """End the thread. Its calls have ended with the transport."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        self._ring()
+        if thread is not None:
+            thread.join()
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    queue: AsyncQueue
+    batch: QueueBatch
+    due: float
+    """When to extend it."""
 
 
 async def _coroutine_of(work: Awaitable[R]) -> R:
@@ -264,17 +358,71 @@ class Queue(Blocking[AsyncQueue]):
     dead_after = blocking(AsyncQueue.dead_after)
     dead_letters = blocking(AsyncQueue.dead_letters)
     put_back = blocking(AsyncQueue.put_back)
+    put_back_all = blocking(AsyncQueue.put_back_all)
+    drop_dead = blocking(AsyncQueue.drop_dead)
     replay = blocking(AsyncQueue.replay)
+    extend = blocking(AsyncQueue.extend)
+    set_retry = blocking(AsyncQueue.set_retry)
+    pause = blocking(AsyncQueue.pause)
+    resume = blocking(AsyncQueue.resume)
+    rename = blocking(AsyncQueue.rename)
+    delete = blocking(AsyncQueue.delete)
+    set_filter = blocking(AsyncQueue.set_filter)
+    preview = blocking(AsyncQueue.preview)
+
+    @property
+    def context(self) -> str:
+        return self._inner.context
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def count(self) -> int:
+        """How many events come at once, at most."""
+        return self._inner.count
+
+    @property
+    def ttl(self) -> float:
+        """How long a lease lasts, in seconds."""
+        return self._inner.ttl
+
+    @property
+    def subscriber(self) -> str:
+        """The name of this consumer."""
+        return self._inner.subscriber
+
+    def another(self, subscriber: str | None = None, *, count: int | None = None) -> "Queue":
+        """Another consumer of the same queue, which may get another number of events at once."""
+        return Queue(self._runner, self._inner.another(subscriber, count=count))
 
     @contextmanager
-    def next(self, wait: float = 0.0) -> Iterator[QueueBatch]:
-        """The next batch, for `with`; empty if nothing arrives within `wait` seconds."""
-        batch = self.take(wait)
+    def next(self, wait: float = 0.0, *, extend: bool = True) -> Iterator[QueueBatch]:
+        """The next batch, for `with`; empty if nothing arrives within `wait` seconds.
+
+        While the body runs, the lease is extended, unless `extend` is False. If it is lost all the same, such as after
+        the server was away for longer than a lease, the end of the body raises AllocationLost: other consumers may have
+        the events.
+        """
         try:
+            batch = self.take(wait)
+        except (KeyboardInterrupt, SystemExit):
+            # The server may have handed something out meanwhile.
+            self.give_back()
+            raise
+        stop: Callable[[], object] | None = None
+        try:
+            if extend and not batch.is_settled:
+                stop = self._runner.keep(self._inner, batch)
             yield batch
         except BaseException as error:
+            if stop is not None:
+                stop()
             self.settle(batch, error)
             raise
+        if stop is not None:
+            stop()
         self.settle(batch, None)
 
 

@@ -1,6 +1,7 @@
 """A store, or a running server: whether it opens, its state, unfinished erasures, and a quick check of its records."""
 
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -74,13 +75,14 @@ def embedded_store(directory: Path, settings: Settings) -> Iterator[CheckResult]
         if (directory / RESTORING).exists():
             yield problem("store", str(StoreUnfinished(str(directory))), ADVICE[StoreUnfinished])
         else:
-            yield ok("store", f"there is none in {directory} yet", f"penstock serve --data {directory} creates one")
+            advice = f"penstock serve --data {shlex.quote(str(directory))} creates one"
+            yield ok("store", f"there is none in {directory} yet", advice)
         return
     files = [directory / name for name in (FILE_NAME, LOCK_NAME)]
     if not all(os.access(file, os.R_OK) for file in files if file.exists()):
         yield _no_permission(directory / FILE_NAME)
         return
-    yield from _open_store(store_url(directory), f"--data {directory}", RESTORE)
+    yield from _open_store(store_url(directory), f"--data {shlex.quote(str(directory))}", RESTORE)
     yield access(directory, settings)
     yield wal(directory, settings)
     yield ok("served", "a server has it open" if is_served(directory) else "no server has it open")
@@ -156,7 +158,7 @@ def access(directory: Path, settings: Settings) -> CheckResult:
         whom = "its owner and its group" if settings.group_access else "its owner"
         return ok("access", f"only {whom} can use the store's files")
     names = ", ".join(f"{place.name} is {place.shown}" for place in found)
-    command = f"chmod -R {'o' if settings.group_access else 'go'}= {directory}"
+    command = f"chmod -R {'o' if settings.group_access else 'go'}= {shlex.quote(str(directory))}"
     group = "; if its group may use it, set group_access" if is_shared(directory) else ""
     return warning(
         "access",

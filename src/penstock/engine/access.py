@@ -12,7 +12,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
@@ -23,6 +23,7 @@ from penstock.engine import jobs
 from penstock.engine.access_file import AccessFile, FileAccess
 from penstock.engine.audit import Audit
 from penstock.engine.context import Caller, EngineContext, check_names
+from penstock.engine.traffic import CURRENT
 from penstock.errors import (
     InvalidRequest,
     NotAllowed,
@@ -148,10 +149,12 @@ def shown(context: str | None, stream: str) -> str:
 class Usage:
     """What one principal has done and is doing on this server, and when it may do more."""
 
-    __slots__ = ("busy", "bytes", "bytes_until", "connections", "polls", "requests", "requests_until")
+    __slots__ = ("busy", "bytes", "bytes_until", "connections", "over", "polls", "requests", "requests_until")
 
     def __init__(self) -> None:
         self.requests = self.bytes = self.busy = 0
+        self.over: Counter[str] = Counter()
+        """How often it was over each of its limits."""
         self.connections = self.polls = 0
         # Each request moves these times on by its share of a second. They may be a second ahead of the clock.
         self.requests_until = self.bytes_until = 0.0
@@ -163,7 +166,7 @@ class Login:
     `ended` is called when it is not that any more: revoked, changed or expired.
     """
 
-    __slots__ = ("credential", "ended", "ends_at", "expires", "principal", "usage")
+    __slots__ = ("credential", "ended", "ends_at", "expires", "principal", "refusal", "usage")
 
     def __init__(
         self,
@@ -180,6 +183,8 @@ class Login:
         self.ended = ended
         self.ends_at: float | None = None
         """When it ends because of its own change (`time.monotonic`)."""
+        self.refusal: OverLimit | None = None
+        """What all but a token is answered with: its principal has no room for another connection yet."""
 
     def admit(self, size: int, requests: int = 1) -> OverLimit | None:
         """Count a message of so many bytes and requests; the error if the principal must wait."""
@@ -218,6 +223,7 @@ class Login:
 
     def refuse(self, limit: str, maximum: int, retry_after_ms: int = RETRY_MS) -> OverLimit:
         self.usage.busy += 1
+        self.usage.over[limit] += 1
         return OverLimit(0, self.principal.name, limit, maximum, retry_after_ms)
 
 
@@ -285,19 +291,26 @@ class Access:
 
     # -- coming in
 
-    def arrive(self, fixed: str | None, ended: Callable[[Login], None]) -> Login:
-        """A sender that has shown nothing: the principal of its gate, if the gate has one.
+    def arrive(self, fixed: str | None, ended: Callable[[Login], None], ids: Iterable[str] = ()) -> Login:
+        """A sender that has shown no token: the principal of a verified certificate or key, else that of its gate.
 
-        Raises OverLimit if that has too many connections.
+        `ids` are those that the certificate or key may have here. If the principal has too many connections, the
+        sender is nobody, with the refusal.
         """
         if not self.is_closed:
             return self._enter(Login(ANONYMOUS, self.usage[ANONYMOUS.name], ended=ended))
-        found = None if fixed is None else self.principal(fixed)
-        if found is None:
-            return self.nobody(ended)
-        return self._enter_limited(Login(found, self.usage[found.name], ended=ended))
+        try:
+            if (shown := self._known_of(ids)) is not None:
+                return self._by(shown, ended)
+            if fixed is not None and (found := self.principal(fixed)) is not None:
+                return self._enter_limited(Login(found, self.usage[found.name], ended=ended))
+        except OverLimit as error:
+            login = self._nobody(ended)
+            login.refusal = error
+            return login
+        return self._nobody(ended)
 
-    def nobody(self, ended: Callable[[Login], None]) -> Login:
+    def _nobody(self, ended: Callable[[Login], None]) -> Login:
         return self._enter(Login(NOBODY, self.usage[NOBODY.name], ended=ended))
 
     def by_token(self, token: str, ended: Callable[[Login], None], before: Login | None = None) -> Login:
@@ -325,6 +338,8 @@ class Access:
             fixed = fixed if credential is None else credential.principal
         known = NOBODY if fixed is None else self.principal(fixed) or NOBODY
         found = known if self.is_closed else ANONYMOUS
+        if (trace := CURRENT.get()) is not None:
+            trace.principal = found.name
         login = Login(found, self.usage[found.name], credential, ended)
         return login if ended is None else self._enter_limited(login)
 
@@ -343,15 +358,14 @@ class Access:
             )
         return found
 
-    def by_credential(self, ids: Iterable[str], ended: Callable[[Login], None]) -> Login | None:
-        """Of a verified certificate or key, by the ids that it may have here; None if it stands for no principal."""
-        found = self._known_of(ids)
-        return None if found is None else self._by(found, ended)
+    def knows(self, ids: Iterable[str]) -> bool:
+        """Whether a certificate or key stands for a principal."""
+        return self._known_of(ids) is not None
 
     def _known_of(self, ids: Iterable[str]) -> Credential | None:
         for name in ids:
             found = self._known.credentials.get(name)
-            if found is None or found.kind == CredentialKind.TOKEN:
+            if found is None or found.kind == CredentialKind.TOKEN or found.principal not in self._known.principals:
                 continue
             if found.expires is None or found.expires > now_ticks():
                 return found
@@ -426,6 +440,11 @@ class Access:
             self._replace(Known.of(found), sparing)
 
     def _replace(self, known: Known, sparing: Login | None = None) -> None:
+        for name, usage in self.usage.items():
+            before, now = self._known.principals.get(name), known.principals.get(name)
+            if before is None or now is None or before.limits != now.limits:
+                # How long it has to wait came from other limits.
+                usage.requests_until = usage.bytes_until = 0.0
         self._known = known
         self._end_stale(sparing)
 
@@ -442,7 +461,11 @@ class Access:
                 # What it has sent and what has not begun yet does not begin any more.
                 login.principal = NOBODY
                 if login.ended is not None:
-                    login.ended(login)
+                    try:
+                        login.ended(login)
+                    except Exception:
+                        # It is nobody in any case, and the others must end, too.
+                        log.exception("a sender could not be ended")
 
     def _is_current(self, login: Login, now: int) -> bool:
         if login.principal is ANONYMOUS:
@@ -466,11 +489,7 @@ class Access:
         """End what has expired, on time: also while the principals cannot be read, or not soon."""
         while True:
             await asyncio.sleep(CHECK_S)
-            try:
-                self._end_stale()
-            except Exception:
-                # Without this task nobody would be revoked any more.
-                log.exception("a sender could not be ended")
+            self._end_stale()
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look())
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.engine.access import authorize
+from penstock.engine.access import authorize, shown
 from penstock.errors import NotAllowed
 from penstock.model import Grant, Principal, Right, Scope
+from penstock.model.access import EVERYWHERE
 from penstock.model.requests import Place, Reach, Request
 
 PLACED: Final = frozenset(
@@ -43,6 +44,10 @@ def explain(principal: Principal, right: Right, reach: Reach, scope: Scope) -> E
     asked = _Asked(reach, scope)
     refusal = _refusal(principal, right, asked)
     if refusal is not None:
+        if not refusal.place and reach in PLACED and scope != EVERYWHERE:
+            # It has the right nowhere, and needs it here.
+            place = shown(scope.context, scope.stream if scope.is_exact else f"{scope.stream}*")
+            refusal = NotAllowed(principal.name, refusal.right, place)
         view_of = {grant: Principal("", (grant,)).views.get(right) for grant in principal.grants}
         part = (grant for grant, view in view_of.items() if view and view.meets_filter(scope.context, scope.stream))
         return Explanation(refusal, tuple(part) if reach in PLACED else ())
@@ -51,8 +56,8 @@ def explain(principal: Principal, right: Right, reach: Reach, scope: Scope) -> E
     )
     view = principal.views.get(right)
     whole = principal.may(right) or asked.reach not in (Reach.FILTER, Reach.VISIBLE)
-    place = (scope.context, scope.stream) if reach is Reach.FILTER else (None, "")
-    return Explanation(None, alone or principal.grants, not whole and not (view and view.has_filter(*place)))
+    wanted = (scope.context, scope.stream) if reach is Reach.FILTER else (None, "")
+    return Explanation(None, alone or principal.grants, not whole and not (view and view.has_filter(*wanted)))
 
 
 def _refusal(principal: Principal, right: Right, asked: _Asked) -> NotAllowed | None:

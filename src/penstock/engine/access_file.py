@@ -12,6 +12,7 @@
 
 import os
 import re
+import shlex
 import stat
 import tomllib
 from datetime import date, datetime
@@ -26,6 +27,7 @@ FILE_BYTES_MAX: Final = 16 << 20
 PARTS: Final = frozenset(("grants", "tokens", "certificates", "curve_keys", "limits"))
 TOKEN_PARTS: Final = frozenset(("id", "sha256", "expires", "label"))
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
+_TOKEN_ID: Final = re.compile("[A-Za-z0-9_-]+")
 
 
 class FileAccess(NamedTuple):
@@ -65,7 +67,7 @@ class AccessFile:
         except OSError as error:
             raise InvalidRequest("access_file", f"{self.path} cannot be read: {error.strerror}") from error
         if mode & stat.S_IWOTH:
-            fix = f"chmod o-w {self.path}"
+            fix = f"chmod o-w {shlex.quote(str(self.path))}"
             raise InvalidRequest(
                 "access_file", f"every user can write {self.path}, and so become an administrator: {fix}"
             )
@@ -101,8 +103,10 @@ def parsed(document: dict[str, Any]) -> FileAccess:
         grants = tuple(map(str, grants_of(_texts(table, "grants", where))))
         found.principals.append(PrincipalInfo(name, grants, Limits(**limits), 0, 0))
         for credential in _credentials(name, where, table):
-            if (other := seen.setdefault(credential.id, name)) != name:
-                raise InvalidRequest(where, f"has the credential {credential.id}, which {other} has already")
+            if (other := seen.get(credential.id)) is not None:
+                whose = " twice" if other == name else f", which {other} has already"
+                raise InvalidRequest(where, f"has the credential {credential.id}{whose}")
+            seen[credential.id] = name
             found.credentials.append(credential)
     return found
 
@@ -118,6 +122,11 @@ def _credentials(name: str, where: str, table: dict[str, Any]) -> list[Credentia
         number, proof, expires = token.get("id"), token.get("sha256"), token.get("expires")
         if not isinstance(number, str) or not number or not isinstance(proof, str) or not _DIGEST.fullmatch(proof):
             raise InvalidRequest(f"{where}.tokens", "must each have id and sha256, 64 hexadecimal digits")
+        if not _TOKEN_ID.fullmatch(number):
+            raise InvalidRequest(
+                f"{where}.tokens",
+                f"has the id {number!r}; it is what comes before the point of a token: letters, digits, - and _",
+            )
         if expires is not None and not isinstance(expires, datetime):
             kind = "has no time of day" if isinstance(expires, date) else "is no time"
             raise InvalidRequest(f"{where}.tokens", f"has an expires that {kind}; write 2027-01-01T00:00:00Z")

@@ -14,11 +14,14 @@ from penstock.engine import jobs
 from penstock.engine.coordination import OwnStore
 from penstock.engine.disk_watch import DiskWatch
 from penstock.engine.metrics import Metrics
+from penstock.engine.read_ahead import ENDS_READ_AHEAD, ReadAhead
+from penstock.engine.traffic import EVENTS, TURN, note
 from penstock.engine.wakeups import Wakeups, resolve
 from penstock.engine.workers import WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import InvalidRequest, PenstockError, ReaderBusy, ReaderTimeout
 from penstock.model import (
+    AUDIT_CONTEXT,
     EventFilter,
     Principal,
     ProducerMark,
@@ -37,8 +40,6 @@ from penstock.store.contract import Operation, ReadLimits, Result, Search, Trans
 if TYPE_CHECKING:
     from penstock.engine.access import Login
 
-SCANNED_POSITIONS_MAX: Final = 4096
-"""How far a scan that finds nothing goes before a subscription or queue saves its new position on disk."""
 AGAIN_S_MIN: Final = 0.001
 CROWDED_S_MAX: Final = 0.05
 """How long a long poll backs off when one commit wakes more of them than there is room for."""
@@ -82,9 +83,11 @@ class EngineContext:
     wakeups: Wakeups
     others: OwnStore
     limits: ReadLimits = field(init=False)
+    read_ahead: ReadAhead = field(init=False)
 
     def __post_init__(self) -> None:
         self.limits = ReadLimits(self.settings.page_events_max, self.settings.page_bytes_max)
+        self.read_ahead = ReadAhead(self.pool.run, self.limits, lambda: self.others.is_shared)
 
     async def write(self, transaction: Transaction, size: int = 0) -> list[Result]:
         """Write a transaction; its results once on disk.
@@ -93,6 +96,10 @@ class EngineContext:
         """
         answer: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
         self.writer.submit(transaction, size, partial(resolve, answer))
+        if not ENDS_READ_AHEAD.isdisjoint(map(type, transaction.operations)):
+            # Now and when it is done: what is prepared meanwhile is of before or of after.
+            self.read_ahead.forget()
+            answer.add_done_callback(lambda _: self.read_ahead.forget())
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -128,11 +135,12 @@ class EngineContext:
         with self.wakeups.watch(tried.wanted) as waiter:
             # A commit can precede the watch: look again, then wait.
             waiter.set()
-            while (left := until - time.monotonic()) > 0:
+            while (left := until - (now := time.monotonic())) > 0:
                 wait_s = left if tried.again_in is None else min(max(tried.again_in, AGAIN_S_MIN), left)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await waiter.wait()
+                note(EVENTS, time.monotonic() - now)
                 if self.wakeups.closing or (wait_s == left and not waiter.is_set()):
                     break
                 waiter.clear()
@@ -181,6 +189,9 @@ def check_names(**names: str) -> None:
             reason = check_stream(name) if name else None
         else:
             reason = check_job(name) if what == "job" else check_name(name)
+        if what in ("log", "iterator") and name.startswith(f"{AUDIT_CONTEXT}/"):
+            # An iterator looks for a log and for an iterator before it looks for a stream.
+            reason = f"begins with {AUDIT_CONTEXT}/, as only streams of the audit do"
         if reason:
             raise InvalidRequest(what, reason)
 
@@ -192,6 +203,10 @@ class KeyedLocks:
         self._wait_ms_max = wait_ms_max
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
+    def is_held(self, key: Hashable) -> bool:
+        lock = self._locks.get(key)
+        return lock is not None and lock.locked()
+
     @asynccontextmanager
     async def turn(self, *keys: Hashable) -> AsyncIterator[None]:
         """Hold the locks of these keys. Raises ReaderTimeout when one is not free in time."""
@@ -199,9 +214,12 @@ class KeyedLocks:
         locks = [self._locks.setdefault(key, asyncio.Lock()) for key in sorted(set(keys), key=repr)]
         async with AsyncExitStack() as held:
             for lock in locks:
+                since = time.monotonic()
                 try:
                     async with asyncio.timeout(self._wait_ms_max / 1000):
                         await held.enter_async_context(lock)
                 except TimeoutError:
                     raise ReaderTimeout(self._wait_ms_max) from None
+                finally:
+                    note(TURN, time.monotonic() - since)
             yield

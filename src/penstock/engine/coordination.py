@@ -53,6 +53,8 @@ class OwnStore:
     """A store that only this server writes."""
 
     is_shared = False
+    trouble: str | None = None
+    """Why the store that is shared is not reached at present, as a sentence for operators."""
 
     def start(self, heard: Heard) -> None: ...
 
@@ -172,6 +174,7 @@ class SharedStore(OwnStore):
             self._probe_at = time.monotonic() + PROBE_S
         if self._is_deaf:
             self._is_deaf = False
+            self.trouble = None
             log.warning("notices of other servers arrive again")
             notices = [EVERYTHING]
         notices += self._listener.wait(LISTEN_S)
@@ -185,6 +188,7 @@ class SharedStore(OwnStore):
         if not self._is_deaf:
             self._is_deaf = True
             log.warning("notices of other servers do not arrive at present; trying again: %s", error)
+        self.trouble = f"notices of other servers do not arrive: {error}"
         self._probe_at = 0.0
         self._refuse_all(error)
         time.sleep(AGAIN_S)

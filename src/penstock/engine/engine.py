@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 from penstock import model
-from penstock.engine import iterator_jobs, jobs
+from penstock.engine import iterator_jobs, jobs, queue_jobs
 from penstock.engine.access import Access, AccessRequests, Login, authorize, own_mark
 from penstock.engine.appends import AppendRequests, Checks, LogRequests, OnReply
 from penstock.engine.audit import Audit, audit_entry
@@ -24,11 +24,13 @@ from penstock.engine.disk_watch import DiskWatch
 from penstock.engine.erasures import ErasureRequests
 from penstock.engine.iterators import IteratorRequests
 from penstock.engine.jobs import EventEncoder
+from penstock.engine.lags import LagCounter
 from penstock.engine.metrics import Metrics, PoolCounts
 from penstock.engine.queues import QueueRequests, ReplayRequests
 from penstock.engine.staging import BuildRequests, StagingRequests
 from penstock.engine.subscriptions import SubscriptionRequests
 from penstock.engine.wakeups import Wakeups, resolve
+from penstock.engine.watches import LoopWatch, WatermarkWatch
 from penstock.engine.workers import SEALER_NICENESS, LatePool, LuaPool, WorkerPool
 from penstock.engine.writer import Writer
 from penstock.errors import (
@@ -42,7 +44,7 @@ from penstock.errors import (
     WriterBusy,
 )
 from penstock.model import AddMessages, Append, EventFilter, Principal, Reply, Request, Right, View, now_ticks
-from penstock.model.requests import Repeat
+from penstock.model.requests import Reach, Repeat
 from penstock.model.times import TICKS_PER_MS
 from penstock.settings import Settings
 from penstock.store import Store, open_store
@@ -76,6 +78,9 @@ HOUSEKEEPING_S: Final = 600.0
 HOUSEKEEPING_MS: Final = 500_000
 """The lease of the server that does it: not quite until the next time."""
 
+BUSY_REASONS: Final[dict[type[PenstockError], str]] = {WriterBusy: "writer_busy", ReaderBusy: "reader_busy"}
+"""Reasons of answers *busy*, for metrics. Limits of principals are counted where they are checked."""
+
 Abandon = Callable[[], bool]
 """Abandons a request; True if it did, and there will be no answer. Writes cannot be abandoned."""
 AnyEncoder = Callable[[list[Any]], Any]
@@ -88,13 +93,13 @@ class Engine:
     def __init__(self, url: str, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.budget = Budget(settings.requests_bytes_max, self.metrics.refused)
+        self.budget = Budget(settings.requests_bytes_max, self.metrics.refused, self.metrics.busy)
         self.access = Access(settings)
         self.audit = Audit(lambda: self.access.is_closed)
         self.metrics.usage = self.access.usage
         self.metrics.requests_bytes = lambda: self.budget.taken
         self.url = url
-        self._closing = False
+        self._closing = self._is_draining = False
         self._tasks: set[asyncio.Future[Reply]] = set()
 
     async def __aenter__(self) -> Self:
@@ -112,7 +117,11 @@ class Engine:
         self._wakeups = Wakeups(settings.waiters_max, metrics)
         self._writer = Writer(self._store, loop, settings, metrics, self._wakeups)
         self._disk = DiskWatch(self._store, settings, metrics)
+        self._loop_watch, self._watermarks = LoopWatch(metrics), WatermarkWatch(metrics)
+        metrics.backend = shown_backend(self.url)
+        metrics.head = lambda: self._wakeups.head
         self.pool = WorkerPool(self.url, settings, settings.workers, metrics.readers)
+        self.lags = LagCounter(self.pool)
         self.lua = LuaPool(self.url, settings, metrics.lua)
         self._sealer_pool = LatePool(self.url, settings, 1, PoolCounts(), SEALER_NICENESS)
         self._others = coordination(self._store)
@@ -153,6 +162,7 @@ class Engine:
         try:
             await self._disk.start()
             await self.pool.start()
+            self._loop_watch.start()
             await self._tell_arrival(arrival)
         except BaseException:
             await self.stop()
@@ -189,7 +199,10 @@ class Engine:
         self._closing = True
         self._housekeeper.cancel()
         self._disk.stop()
+        self._loop_watch.stop()
+        self._watermarks.stop()
         self.access.stop()
+        self.lags.stop()
         self._sealer.stop()
         self._eraser.stop()
         self._space.stop()
@@ -220,6 +233,22 @@ class Engine:
             return f"the store cannot be written to at present: {trouble}"
         refusal = self._disk.refusal()
         return None if refusal is None else f"appends are refused: {refusal.reason}"
+
+    def drain(self) -> None:
+        """Be no longer ready, so that load balancers send clients elsewhere. Everything goes on until `stop`."""
+        self._is_draining = True
+
+    @property
+    def unready(self) -> list[str]:
+        """Why clients should go elsewhere at present, as sentences for operators; empty if they are welcome."""
+        reasons = ["the server is draining: it stops soon"] if self._is_draining and not self._closing else []
+        reasons += filter(None, (self.trouble, self._others.trouble))
+        return reasons
+
+    async def refresh_metrics(self) -> None:
+        """Look for what only metrics show. Whoever collects them calls this before."""
+        if not self._closing:
+            await self._watermarks.look(self.pool, self.identity)
 
     async def execute(
         self, principal: Principal, request: Request, present: AnyEncoder | None = None, sender: Login | None = None
@@ -254,9 +283,7 @@ class Engine:
         try:
             if self._closing:
                 raise Closed
-            view = None
-            if not principal.may(request.needs()):
-                view = self.permitted(principal, request)
+            view = self.permitted(principal, request)
             if not principal.may(Right.APPEND):
                 request = own_mark(principal, request)
             if isinstance(request, Append):
@@ -267,8 +294,9 @@ class Engine:
                 raise ReaderBusy(len(self._tasks))
             else:
                 handler = self._handlers[type(request)]
-                return self._begin(handler(request, present, Caller(principal, view, sender)), answer)
+                return self._begin(handler(request, present, Caller(principal, view, sender)), answer, principal)
         except PenstockError as error:
+            self._count_busy(principal, error)
             answer(error)
         except Exception as error:
             log.exception("a request could not be begun")
@@ -279,7 +307,12 @@ class Engine:
     def permitted(principal: Principal, request: Request) -> View | None:
         """What of the store a request may use; None: all that it asks for. Raises NotAllowed or NotAuthenticated."""
         needed = request.needs()
-        return None if principal.may(needed) else authorize(principal, request, needed)
+        if not principal.may(needed):
+            return authorize(principal, request, needed)
+        if request.reach is Reach.ITERATOR and not principal.may(Right.AUDIT):
+            # Everything but the audit, and what reads it.
+            return principal.views[needed]
+        return None
 
     def _changed_elsewhere(self, notice: Notice) -> None:
         """Another server has changed the store: wake the requests and tasks here that wait for such a change."""
@@ -325,13 +358,17 @@ class Engine:
             while await self._context.apply(expire) == expire.limit:
                 pass
 
-    def _begin(self, work: Awaitable[Reply], answer: OnReply) -> Abandon:
+    def _count_busy(self, principal: Principal, error: PenstockError) -> None:
+        if (reason := BUSY_REASONS.get(type(error))) is not None:
+            self.metrics.busy[reason, principal.name] += 1
+
+    def _begin(self, work: Awaitable[Reply], answer: OnReply, principal: Principal) -> Abandon:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(partial(self._finish, answer))
+        task.add_done_callback(partial(self._finish, answer, principal))
         return task.cancel
 
-    def _finish(self, answer: OnReply, task: asyncio.Future[Reply]) -> None:
+    def _finish(self, answer: OnReply, principal: Principal, task: asyncio.Future[Reply]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             return
@@ -339,6 +376,7 @@ class Engine:
         if error is None:
             answer(task.result())
         elif isinstance(error, PenstockError):
+            self._count_busy(principal, error)
             answer(error)
         else:
             log.error("a request failed", exc_info=error)
@@ -364,10 +402,12 @@ class Engine:
             model.ListStreams: self._listing(jobs.list_streams),
             model.ListSubscriptions: self._listing(jobs.list_subscriptions),
             model.ListQueues: self._listing(jobs.list_queues),
-            model.ListDeadLetters: self._listing(jobs.list_dead_letters),
+            model.ListDeadLetters: self._listing(queue_jobs.list_dead_letters),
+            model.PreviewQueue: called(queues.preview),
+            model.ListLetters: called(queues.list_letters),
             model.ListErasures: self._listing(jobs.list_erasures),
             model.GetStats: called(lambda _request, caller: run(jobs.stats, caller.view)),
-            model.RegisterSubscriptions: plain(subscriptions.register),
+            model.RegisterSubscriptions: called(subscriptions.register),
             model.FetchSubscription: subscriptions.fetch,
             model.ProgressSubscription: called(subscriptions.progress),
             model.SetSubscription: called(subscriptions.set),
@@ -377,6 +417,14 @@ class Engine:
             model.ResetQueue: called(queues.reset),
             model.SetDeadLetterRule: called(queues.set_dead_rule),
             model.PutBack: called(queues.put_back),
+            model.SettleQueue: called(queues.settle),
+            model.ExtendQueue: called(queues.extend),
+            model.PauseQueue: called(queues.pause),
+            model.DeleteQueue: called(queues.delete),
+            model.RenameQueue: called(queues.rename),
+            model.SetRetryPolicy: called(queues.set_retry),
+            model.SetQueueFilter: called(queues.set_filter),
+            model.PutBackLetters: called(queues.put_back_letters),
             model.ReplayQueue: called(ReplayRequests(self._context).replay),
             model.CreateLog: plain(self._logs.create),
             model.DropLog: called(self._logs.drop),
@@ -455,6 +503,11 @@ class Engine:
         return model.Found((await self._context.find_position(wanted, request.ticks)).position)
 
 
+def shown_backend(url: str) -> str:
+    """The backend of a store by its URL: sqlite or postgresql."""
+    return "sqlite" if url.startswith("sqlite:") else "postgresql"
+
+
 def _nothing_to_abandon() -> bool:
     """An accepted append is written."""
     return False
@@ -471,10 +524,11 @@ class Budget:
     its gate stops reading.
     """
 
-    __slots__ = ("_bytes_max", "_refused", "_requests", "connection_bytes_max", "taken")
+    __slots__ = ("_busy", "_bytes_max", "_refused", "_requests", "connection_bytes_max", "taken")
 
-    def __init__(self, bytes_max: int, refused: Counter[str]) -> None:
+    def __init__(self, bytes_max: int, refused: Counter[str], busy: Counter[tuple[str, str]] | None = None) -> None:
         self.taken = 0
+        self._busy = Counter() if busy is None else busy
         self.connection_bytes_max = bytes_max // CONNECTIONS_MIN
         self._bytes_max = bytes_max
         self._requests = 0
@@ -496,7 +550,8 @@ class Budget:
         self.taken -= size
         self._requests -= 1
 
-    def busy(self, request: Request) -> Busy:
-        """The error for a request that found no room."""
+    def busy(self, request: Request, principal: Principal) -> Busy:
+        """The error for a principal's request that found no room."""
         self._refused["requests_busy"] += 1
+        self._busy["requests_busy", principal.name] += 1
         return (ReaderBusy if request.repeat is Repeat.READS else WriterBusy)(self._requests)

@@ -18,8 +18,6 @@ from penstock.errors import (
     IteratorNotFound,
     LogNotFound,
     NotCbor,
-    QueueAmbiguous,
-    QueueNotFound,
     SubscriptionNotFound,
 )
 from penstock.model import LOG_CONTEXT, Encoded, Event, EventFilter, EventPage, Over, View
@@ -31,7 +29,6 @@ from penstock.store.contract import (
     IteratorState,
     Page,
     Progress,
-    Proposal,
     QueueState,
     ReadLimits,
 )
@@ -43,6 +40,8 @@ TIES_BYTES_MAX: Final = 32 << 20
 """Bytes that a batch may have beyond a page for the same reason."""
 TIES_POSITIONS_MAX: Final = 100_000
 """How far a job looks for the place where a batch may end. It is not a time: the cut must not depend on load."""
+SCANNED_POSITIONS_MAX: Final = 4096
+"""How far a scan that found nothing may go before the place where it ended is worth a write."""
 STEP_S_MAX: Final = 1.0
 """How long one job goes on scanning."""
 NAMES_PER_QUERY: Final = 1000
@@ -52,7 +51,6 @@ VIEW_BYTES_MIN: Final = 4096
 
 EventEncoder = Callable[[list[Event]], Any]
 """A codec's function of a module that turns events into what its wire has."""
-AllocationRequest = model.SubscribeQueue | model.AcknowledgeQueue
 
 
 # --- plain reads ----------------------------------------------------------------------------------------------
@@ -171,21 +169,26 @@ def _seen_streams(
 def list_subscriptions(
     store: Store, request: model.ListSubscriptions, limit: int, view: View | None
 ) -> model.ListPage[model.SubscriptionInfo]:
-    return _listed(store.subscriptions, request.after, limit, one_if(partial(_is_whole, view)), _id)
+    page = _listed(store.subscriptions, request.after, limit, one_if(partial(is_whole, view)), _id)
+    counted = _with_lags(store, page, view)
+    return replace(counted, items=[named_for(view, one) for one in counted.items])
 
 
 def list_queues(
     store: Store, request: model.ListQueues, limit: int, view: View | None
 ) -> model.ListPage[model.QueueInfo]:
-    return _listed(store.queues, request.after, limit, one_if(partial(_is_whole, view)), _id)
+    return _with_lags(store, _listed(store.queues, request.after, limit, one_if(partial(is_whole, view)), _id), view)
 
 
-def list_dead_letters(
-    store: Store, request: model.ListDeadLetters, limit: int, view: View | None
-) -> model.ListPage[model.Allocation]:
-    queue = lookup_queue(store, request.queue, request.context, view)
-    found = store.dead_letters(queue.id, request.after, limit + 1)
-    return model.ListPage(found[:limit], len(found) <= limit)
+def _with_lags(store: Store, page: model.ListPage[Any], view: View | None) -> model.ListPage[Any]:
+    """A page of queues or subscriptions with their lags. It is shorter where the time of a job is up."""
+    deadline = time.monotonic() + STEP_S_MAX
+    counted: list[Any] = []
+    for one in page.items:
+        counted.append(store.with_lag(one, view=view))
+        if time.monotonic() > deadline:
+            break
+    return model.ListPage(counted, page.end and len(counted) == len(page.items))
 
 
 def list_erasures(
@@ -232,9 +235,29 @@ def _every(
         after = key(more[-1])
 
 
-def _is_whole(view: View | None, one: model.SubscriptionInfo | model.QueueInfo | QueueState) -> bool:
-    """Whether a principal may see all that a queue or a subscription delivers."""
-    return view is None or view.has_filter(one.context, one.filter)
+def is_whole(view: View | None, one: model.SubscriptionInfo | model.QueueInfo | QueueState) -> bool:
+    """Whether a principal may see all that a queue or a subscription delivers, or the subscription is its own."""
+    if view is None:
+        return True
+    if isinstance(one, model.SubscriptionInfo) and one.context is None and one.subscriber.startswith(owned(view, "")):
+        return True
+    beginnings = model.Selection.parsed(one.selection).beginnings(one.filter)
+    return all(view.has_filter(one.context, prefix) for prefix in beginnings)
+
+
+def owned(view: View, subscriber: str) -> str:
+    """The store's name of the subscriber to all contexts that a principal with narrow grants has of its own.
+
+    Otherwise another principal of the same name for it could move it on over what only this one may see.
+    """
+    return f"~{view.owner}/{subscriber}"
+
+
+def named_for(view: View | None, one: model.SubscriptionInfo) -> model.SubscriptionInfo:
+    """A subscription with the name that the principal has for it."""
+    if view is None or one.context is not None:
+        return one
+    return replace(one, subscriber=one.subscriber.removeprefix(owned(view, "")))
 
 
 _id: Final = attrgetter("id")
@@ -251,8 +274,8 @@ def stats(store: Store, view: View | None) -> model.StoreStats:
         commits=sum(info.commits for info in contexts),
         contexts=len(contexts),
         streams=sum(info.streams for info in contexts),
-        subscriptions=sum(_is_whole(view, one) for one in _every(store.subscriptions, 0, _id)),
-        queues=sum(_is_whole(view, one) for one in _every(store.queues, 0, _id)),
+        subscriptions=sum(is_whole(view, one) for one in _every(store.subscriptions, 0, _id)),
+        queues=sum(is_whole(view, one) for one in _every(store.queues, 0, _id)),
         logs=len(list_logs(store, view).names),
         iterators=len(list_iterators(store, None, view).names),
         body_bytes=sum(info.bytes for info in contexts),
@@ -345,17 +368,17 @@ def gather(
         page_limits = limits._replace(events_max=count - len(events), bytes_max=limits.bytes_max - size)
         page = store.read_all(position, wanted, page_limits, last)
         events += page.events
-        size += _size(page.events)
+        size += size_of(page.events)
         position = page.next
         if page.end or len(events) >= count or size >= limits.bytes_max or time.monotonic() > deadline:
             return Page(events, position, page.end)
 
 
-def _size(events: list[Event]) -> int:
+def size_of(events: list[Event]) -> int:
     return sum(len(event.body) + len(event.headers or "") for event in events)
 
 
-def _range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Event]:
+def read_range(store: Store, wanted: EventFilter, first: int, last: int) -> list[Event]:
     events: list[Event] = []
     while first <= last:
         page = store.read_all(first, wanted, ReadLimits(), last)
@@ -397,7 +420,7 @@ class PendingEvents(NamedTuple):
 
 
 def read_pending(store: Store, batch: PendingBatch, present: EventEncoder | None) -> PendingEvents:
-    events = _range(store, batch.wanted, batch.first, batch.last)
+    events = read_range(store, batch.wanted, batch.first, batch.last)
     return PendingEvents(*presented(events, present), events[-1].ticks if events else None)
 
 
@@ -417,7 +440,7 @@ def fetch(
 ) -> Fetched:
     """A subscription's next batch, cut where the rules of progress allow."""
     subscription = find_subscription(store, number, view)
-    wanted = EventFilter(subscription.context, subscription.filter)
+    wanted = subscription.wanted.seen_by(view)
     # One more than asked for shows whether the batch would be cut between events of the same time.
     found = gather(store, wanted, subscription.position, count + 1, limits)
     if not found.events:
@@ -443,7 +466,7 @@ def _batch(
         page = limits._replace(bytes_max=min(limits.bytes_max, room))
         more, following, end = gather(store, wanted, following, ahead, page)
         events += more
-        room -= _size(more)
+        room -= size_of(more)
         # Mostly the first event that follows has another time. If it has not, there may be many.
         ahead = limits.events_max
     return events[:length]
@@ -476,66 +499,9 @@ def split_length(ticks: list[int], count: int, previous: int | None) -> int:
 def find_subscription(store: Store, number: int, view: View | None = None) -> model.SubscriptionInfo:
     """A subscription by its id, or SubscriptionNotFound."""
     found = store.subscription(number)
-    if found is None or not _is_whole(view, found):
+    if found is None or not is_whole(view, found):
         raise SubscriptionNotFound(str(number))
     return found
-
-
-# --- queues ---------------------------------------------------------------------------------------------------
-
-
-class Proposed(NamedTuple):
-    """A queue's next allocation with its events; or whether the history ended, and in how many ticks one expires."""
-
-    queue: QueueState
-    proposal: Proposal
-    events: list[Event]
-    encoded: Encoded | None
-    end: bool = True
-    expires_in: int | None = None
-
-
-def lookup_queue(store: Store, name: str, context: str | None, view: View | None = None) -> QueueState:
-    """The queue of a name among those that the caller may use, or QueueNotFound, or QueueAmbiguous."""
-    found = [queue for queue in store.find_queues(name, context) if _is_whole(view, queue)]
-    if not found:
-        raise QueueNotFound(name)
-    if len(found) > 1:
-        raise QueueAmbiguous(name)
-    return found[0]
-
-
-def is_allocated(store: Store, queue: int, first: int) -> bool:
-    """Whether an allocation of a queue begins at a marker: one that waits, is held or is set aside."""
-    return any(one.first == first for one in store.allocations(queue, first - 1, 1))
-
-
-def propose(
-    store: Store,
-    request: AllocationRequest,
-    acknowledged: int | None,
-    count: int,
-    limits: ReadLimits,
-    present: EventEncoder | None,
-    view: View | None,
-) -> Proposed:
-    """The next allocation for a subscriber, once the one that begins at `acknowledged` is gone."""
-    queue, subscriber = lookup_queue(store, request.queue, request.context, view), request.subscriber
-    wanted = EventFilter(queue.context, queue.filter)
-    now = store.now()
-    claim = store.claim(queue.id, subscriber, acknowledged)
-    if claim is not None:
-        kind = Proposal.OWN if claim.expires > now and claim.subscriber == subscriber else Proposal.EXPIRED
-        proposal = Proposal(kind, queue.position, queue.position, claim.first, claim.last, claim.count)
-        return Proposed(queue, proposal, *presented(_range(store, wanted, claim.first, claim.last), present))
-    found = gather(store, wanted, queue.position, count, limits)
-    if not found.events:
-        nothing = Proposal(Proposal.NOTHING, queue.position, found.next)
-        expiry = store.next_expiry(queue.id, now)
-        return Proposed(queue, nothing, *presented([], present), found.end, None if expiry is None else expiry - now)
-    first, last = found.events[0].position, found.events[-1].position
-    fresh = Proposal(Proposal.FRESH, queue.position, last + 1, first, last, len(found.events))
-    return Proposed(queue, fresh, *presented(found.events, present))
 
 
 def chain_of(store: Store, name: str) -> list[IteratorState]:
@@ -549,7 +515,9 @@ def chain_of(store: Store, name: str) -> list[IteratorState]:
     return chain
 
 
-def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> PendingBatch | None:
+def batch_until(
+    store: Store, number: int, ticks: int, limits: ReadLimits, view: View | None = None
+) -> PendingBatch | None:
     """The batch of a subscription that ends on a time, as far as the store knows, or None.
 
     It begins where the subscription is, and ends on that time; the store does not know how many events were requested.
@@ -560,7 +528,7 @@ def batch_until(store: Store, number: int, ticks: int, limits: ReadLimits) -> Pe
     if found is None or found.last_ticks == ticks:
         # A progress that was made before, and is repeated.
         return None
-    wanted = EventFilter(found.context, found.filter)
+    wanted = found.wanted.seen_by(view)
     # As much as a batch can have, and the event behind it.
     limits = limits._replace(bytes_max=limits.bytes_max + TIES_BYTES_MAX)
     events = gather(store, wanted, found.position, limits.events_max + TIES_MAX + 1, limits).events

@@ -7,12 +7,23 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, NamedTuple
+from itertools import accumulate, islice
+from platform import python_version
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from penstock import __version__
+from penstock.store.watermarks import Watermark
+
+COMMIT_S_BOUNDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
+DELAY_S_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+PRINCIPALS_MAX: Final = 200
+"""Principals with series of their own, the first ones that this server has seen; the rest has one together."""
+OTHERS: Final = "(others)"
+"""Stands for all principals beyond PRINCIPALS_MAX. No principal can have this name."""
 
 
 class Distribution:
@@ -29,11 +40,15 @@ class Distribution:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    def buckets(self) -> list[tuple[str, float]]:
+        """As Prometheus has them: each counts all values up to its bound."""
+        return list(zip([*map(str, self._bounds), "+Inf"], accumulate(self._counts), strict=True))
+
     def family(self) -> Metric:
-        """For Prometheus: each bucket counts all values up to its bound."""
-        labels = [*map(str, self._bounds), "+Inf"]
-        buckets = list(zip(labels, accumulate(self._counts), strict=True))
-        return HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)
+        return HistogramMetricFamily(self._name, self._help, buckets=self.buckets(), sum_value=self._sum)
+
+    def add_to(self, family: HistogramMetricFamily, label: str) -> None:
+        family.add_metric([label], self.buckets(), self._sum)
 
 
 @dataclass(slots=True)
@@ -74,6 +89,16 @@ class Metrics(Collector):
         self.store_up = True
         self.recorded_ahead_s: Callable[[], float] = float
         self.refused: Counter[str] = Counter()
+        self.busy: Counter[tuple[str, str]] = Counter()
+        """Answers *busy*, by reason and principal."""
+        self.in_flight: dict[str, Callable[[], int]] = {}
+        """How many messages are in flight, by gate."""
+        self.observers: list[Callable[[Any], None]] = []
+        """They get each message that a gate has answered; see `penstock.engine.traffic`."""
+        self.head: Callable[[], int] = int
+        self.backend = ""
+        self.watermarks: Sequence[Watermark] = ()
+        self.http_sessions: Callable[[], int] | None = None
         self.usage: Mapping[str, Any] = {}
         """What each principal has done; see `penstock.engine.access`."""
         self.gate_received: Counter[str] = Counter()
@@ -85,16 +110,35 @@ class Metrics(Collector):
         self.batch_seconds = Distribution(
             "penstock_batch_seconds",
             "Time of one group commit, fsync included",
-            (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0),
+            COMMIT_S_BOUNDS,
         )
+        self.commit_seconds = Distribution(
+            "penstock_commit_seconds", "Time of the database's COMMIT, fsync included", COMMIT_S_BOUNDS
+        )
+        self.writer_wait_seconds = Distribution(
+            "penstock_writer_wait_seconds",
+            "How long the first request of a group commit waited for the writer",
+            DELAY_S_BOUNDS,
+        )
+        self.loop_lag_seconds = Distribution(
+            "penstock_event_loop_lag_seconds", "How late the event loop was, twice a second", DELAY_S_BOUNDS
+        )
+        self.request_seconds: dict[str, Distribution] = {}
+        """How long the server took for messages, by gate."""
         self.batch_requests = Distribution(
             "penstock_batch_requests", "Transactions in one group commit", [1 << n for n in range(11)]
         )
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
+    def requests_of(self, gate: str) -> Distribution:
+        """The times of a gate's messages."""
+        return self.request_seconds.setdefault(gate, Distribution("", "", DELAY_S_BOUNDS))
+
     def collect(self) -> Iterator[Metric]:
         lag = self.lag()
+        if self.http_sessions is not None:
+            self.gate_sessions["http"] = self.http_sessions()
         counters = {
             "commits": ("Commits answered as written", self.commits),
             "events": ("Events answered as written", self.events),
@@ -115,6 +159,7 @@ class Metrics(Collector):
             "disk_free_bytes": ("Free space for the store", self.disk_free_bytes),
             "disk_refusing": ("1 while appends are refused for space", self.disk_refusing),
             "requests_bytes": ("Bytes of requests that are not answered yet", self.requests_bytes()),
+            "head_position": ("Position of the last event that this server knows of", self.head()),
             "waiting_polls": ("Long polls that wait for events", self.waiting_polls),
             "store_up": ("1 while the store can be written", self.store_up),
             "recorded_ahead_seconds": (
@@ -123,6 +168,7 @@ class Metrics(Collector):
             ),
         }
         pools = Counter({"reader_busy": self.readers.refused, "lua_busy": self.lua.refused})
+        in_flight = Counter({gate: count() for gate, count in self.in_flight.items()})
         counter, gauge = CounterMetricFamily, GaugeMetricFamily
         labelled: dict[str, tuple[type[Any], str, tuple[str, ...], Counter[Any]]] = {
             # A sum of counters leaves out what is 0.
@@ -133,6 +179,8 @@ class Metrics(Collector):
             "gate_dropped": (counter, "Messages dropped", ("gate", "reason"), self.gate_dropped),
             "gate_closed": (counter, "Sessions that have ended", ("gate", "reason"), self.gate_closed),
             "gate_sessions": (gauge, "Open sessions, by gate", ("gate",), self.gate_sessions),
+            "requests_in_flight": (gauge, "Messages that are not answered yet, by gate", ("gate",), in_flight),
+            "busy": (counter, "Answers busy, by reason and principal", ("reason", "principal"), self._busy()),
         }
         usage = dict(self.usage)
         by_principal = {
@@ -142,7 +190,7 @@ class Metrics(Collector):
             "connections": (gauge, "Senders logged in, by principal", {n: one.connections for n, one in usage.items()}),
         }
         for name, (kind, help, counts) in by_principal.items():
-            labelled[f"principal_{name}"] = (kind, help, ("principal",), Counter(counts))
+            labelled[f"principal_{name}"] = (kind, help, ("principal",), self._bounded(counts))
         for name, (help, value) in counters.items():
             yield CounterMetricFamily(f"penstock_{name}", help, value)
         for name, (help, number) in gauges.items():
@@ -153,5 +201,46 @@ class Metrics(Collector):
             for values, times in list(counts.items()):
                 family.add_metric([values] if isinstance(values, str) else values, times)
             yield family
-        yield self.batch_seconds.family()
-        yield self.batch_requests.family()
+        yield from self._watermark_families()
+        build = {"version": __version__, "python": python_version(), "backend": self.backend}
+        family = GaugeMetricFamily("penstock_build_info", "1, with what this server is", labels=tuple(build))
+        family.add_metric(tuple(build.values()), 1)
+        yield family
+        for one in (self.batch_seconds, self.batch_requests, self.commit_seconds):
+            yield one.family()
+        for one in (self.writer_wait_seconds, self.loop_lag_seconds):
+            yield one.family()
+        help = "Time the server took for a message, without waits for events or for earlier messages, by gate"
+        by_gate = HistogramMetricFamily("penstock_request_seconds", help, labels=("gate",))
+        for gate, one in self.request_seconds.items():
+            one.add_to(by_gate, gate)
+        yield by_gate
+
+    def _watermark_families(self) -> Iterator[Metric]:
+        position = GaugeMetricFamily(
+            "penstock_watermark_position", "Position up to which the last backup or archive has all", labels=("kind",)
+        )
+        moment = GaugeMetricFamily(
+            "penstock_watermark_timestamp_seconds", "When the last backup or archive was complete", labels=("kind",)
+        )
+        for mark in self.watermarks:
+            position.add_metric((mark.kind,), mark.position)
+            moment.add_metric((mark.kind,), mark.unix_ms / 1000)
+        yield from (position, moment)
+
+    def _named(self) -> frozenset[str]:
+        """The principals with series of their own. A principal never loses them."""
+        return frozenset(islice(self.usage, PRINCIPALS_MAX))
+
+    def _bounded(self, counts: Mapping[str, int]) -> Counter[str]:
+        named, found = self._named(), Counter[str]()
+        for name, number in counts.items():
+            found[name if name in named else OTHERS] += number
+        return found
+
+    def _busy(self) -> Counter[tuple[str, str]]:
+        named, found = self._named(), Counter[tuple[str, str]]()
+        over = [((limit, name), times) for name, one in self.usage.items() for limit, times in one.over.items()]
+        for (reason, name), number in [*list(self.busy.items()), *over]:
+            found[reason, name if name in named else OTHERS] += number
+        return found

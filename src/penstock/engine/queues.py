@@ -10,16 +10,20 @@ them before anything new.
 
 import asyncio
 import random
-from collections.abc import Iterable
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from penstock import model
-from penstock.engine import jobs
+from penstock.engine import jobs, queue_jobs
 from penstock.engine.audit import Audit
-from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, Caller, EngineContext, KeyedLocks, check_names
-from penstock.engine.jobs import AllocationRequest, EventEncoder, gather, lookup_queue
+from penstock.engine.context import Attempt, Caller, EngineContext, KeyedLocks, check_names
+from penstock.engine.jobs import EventEncoder, gather, size_of
+from penstock.engine.queue_jobs import AllocationRequest, lookup_queue
 from penstock.errors import (
     DeadLetterNotFound,
     InvalidRequest,
@@ -27,12 +31,13 @@ from penstock.errors import (
     NotAllowed,
     QueueContended,
     QueueFilterMismatch,
+    QueueMismatch,
     QueueNotFound,
 )
-from penstock.model import EventFilter, Right, View
+from penstock.model import EventFilter, RetryPolicy, Right, Selection, View
 from penstock.model.times import TICKS_MAX, TICKS_PER_SECOND
 from penstock.store import Store, contract
-from penstock.store.contract import Proposal, QueueState, ReadLimits, Transaction
+from penstock.store.contract import Held, Part, QueueState, ReadLimits, Transaction, is_order
 from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX
 
 ATTEMPTS_MAX: Final = 16
@@ -42,9 +47,19 @@ SHARED_ATTEMPTS_MAX: Final = 64
 STALE_S: Final = 0.005
 STALE_S_MAX: Final = 0.05
 """The back-off for each proposal in a row that came too late, and its maximum."""
+AHEAD_S_MAX: Final = 1.0
+"""How long a consumer whose keys are all taken reads on before others have their turn."""
 TTL_MS_MAX: Final = 7 * 24 * 3600 * 1000
 NO_ALLOCATION: Final = -1
+LETTERS_PAGE: Final = 1000
+"""Dead letters of one answer, or of one request."""
+RUNS_MAX: Final = 10_000
+"""Allocations, or outcomes, of one request."""
+REASON_BYTES_MAX: Final = 4096
+ORDER_BYTES_MAX: Final = 100
+"""How a queue is ordered: `prefix:` and a separator."""
 
+QueueChange = model.PauseQueue | model.RenameQueue | model.SetRetryPolicy | model.SetQueueFilter
 Markers = tuple[int, int | None]
 """The markers of an acknowledged allocation."""
 
@@ -68,32 +83,69 @@ class QueueRequests:
         check_names(queue=request.queue, subscriber=request.subscriber)
         check_names(context=request.context, filter=request.filter)
         _check_allocation(request.count, request.ttl_ms)
+        # A consumer that has its turn compares the marker too, and must not be overtaken again and again.
+        if not self._locks.is_held(request.queue) and (found := await self._ready(request, present)) is not None:
+            return found
         queue = await self._declare(request, caller)
         if request.ttl_ms == NO_ALLOCATION:
             return _empty(queue, request.subscriber)
         return await self._allocate(request, None, present, caller)
 
+    async def _ready(self, request: model.SubscribeQueue, present: EventEncoder | None) -> model.Delivery | None:
+        """A batch that was prepared, if there is one for this consumer."""
+        ahead = self._context.read_ahead
+        if not request.several or request.ttl_ms == NO_ALLOCATION:
+            return None
+        if (found := await ahead.next(request, present)) is None:
+            return None
+        queue, ready = found
+        allocation = await self._context.apply(
+            contract.Allocate(queue.id, request.subscriber, request.ttl_ms, ready.proposal)
+        )
+        if allocation == contract.STALE:
+            ahead.drop(queue.context, queue.name)
+            return None
+        delivery = _empty(queue, request.subscriber)
+        return replace(delivery, allocation=allocation, runs=(allocation,), events=ready.events, encoded=ready.encoded)
+
     async def _declare(self, request: model.SubscribeQueue, caller: Caller) -> QueueState:
-        wanted = EventFilter(request.context, request.filter)
+        _check_rules(request)
+        selection = Selection.parsed(request.selection or "")
+        prefix = EventFilter(request.context, request.filter).prefix
+        wanted = selection.events(request.context, prefix)
         try:
             queue = await self._lookup(request.queue, request.context)
         except QueueNotFound:
             position = await self._context.position_for(wanted, request.start_ticks)
-            declare = contract.DeclareQueue(request.context, request.queue, wanted.prefix, position)
+            given = (request.ordered or "", selection.text, request.retry or "", request.dead_after)
+            declare = contract.DeclareQueue(request.context, request.queue, prefix, position, *given)
             made: QueueState = await self._context.apply(declare)
             return made
+        if not jobs.is_whole(caller.view, queue):
+            # The name is taken, and that is all the caller may know.
+            raise NotAllowed(caller.principal.name, Right.CONSUME.words, f"queue {queue.name}")
+        for what, asked, known in (
+            ("order", request.ordered, queue.ordered),
+            ("selection", request.selection and selection.text, queue.selection),
+        ):
+            if asked is not None and asked != known:
+                raise QueueMismatch(queue.name, what, known or "none", asked or "none")
         if queue.filter != wanted.prefix:
-            if caller.view is not None and not caller.view.has_filter(queue.context, queue.filter):
-                # The name is taken, and that is all the caller may know.
-                raise NotAllowed(caller.principal.name, Right.CONSUME.words, f"queue {queue.name}")
             raise QueueFilterMismatch(queue.name, queue.filter, wanted.prefix)
         return queue
 
     async def _lookup(self, name: str, context: str | None, caller: Caller | None = None) -> QueueState:
         check_names(queue=name)
         view = None if caller is None else caller.view
-        queue: QueueState = await self._context.pool.run(jobs.lookup_queue, name, context, view)
+        if (known := self._known(context, name, view)) is not None:
+            return known
+        queue: QueueState = await self._context.pool.run(queue_jobs.lookup_queue, name, context, view)
         return queue
+
+    def _known(self, context: str | None, name: str, view: View | None) -> QueueState | None:
+        """An unordered queue of which batches are prepared, as it is but for its marker; if the caller may use it."""
+        known = self._context.read_ahead.known(context, name)
+        return known if known is not None and jobs.is_whole(view, known) else None
 
     async def acknowledge(
         self, request: model.AcknowledgeQueue, present: EventEncoder | None, caller: Caller
@@ -105,13 +157,153 @@ class QueueRequests:
             return await self._allocate(request, done, present, caller)
         queue = await self._lookup(request.queue, request.context, caller)
         if done is not None:
-            await self._context.apply(contract.Acknowledge(queue.id, request.subscriber, *done))
+            await self._context.apply(await self._end(queue, request.subscriber, *done))
+            self._wake(queue)
         return _empty(queue, request.subscriber)
 
-    async def receipt(self, receipt: model.QueueReceipt, caller: Caller) -> contract.Acknowledge:
+    async def receipt(self, receipt: model.QueueReceipt, caller: Caller) -> contract.Acknowledge | contract.Settle:
         """The operation that acknowledges inside a transaction."""
         queue = await self._lookup(receipt.queue, receipt.context, caller)
-        return contract.Acknowledge(queue.id, receipt.subscriber, receipt.first, receipt.last, strict=True)
+        return await self._end(queue, receipt.subscriber, receipt.first, receipt.last, strict=True)
+
+    async def _end(
+        self, queue: QueueState, subscriber: str, first: int, last: int | None, *, strict: bool = False
+    ) -> contract.Acknowledge | contract.Settle:
+        """The operation that acknowledges one allocation."""
+        if not queue.ordered:
+            return contract.Acknowledge(queue.id, subscriber, first, last, strict)
+        if last is None:
+            held: list[Held] = await self._context.pool.run(jobs.ask_store, Store.held, queue.id, subscriber)
+            last = next((one.last for one in held if one.first == first), first)
+        return contract.Settle(queue.id, subscriber, ((first, last),), strict=strict)
+
+    def _wake(self, queue: QueueState) -> None:
+        """What waited for a key may be available now."""
+        if queue.ordered:
+            self._context.wakeups.wake_all(queue.context)
+
+    async def settle(self, request: model.SettleQueue, caller: Caller) -> model.Done:
+        check_names(queue=request.queue, subscriber=request.subscriber)
+        _check_settlement(request)
+        if len(request.runs) == 1 and request.is_all_done:
+            known = self._known(request.context, request.queue, caller.view)
+            if known is not None:
+                await self._context.apply(
+                    contract.Acknowledge(known.id, request.subscriber, *request.runs[0], strict=True)
+                )
+                return model.Done()
+        queue, settle = await self._context.pool.run(queue_jobs.plan_settlement, request, caller.view)
+        await self._context.apply(settle)
+        if queue.ordered or settle.back:
+            self._context.wakeups.wake_all(queue.context)
+        return model.Done()
+
+    async def extend(self, request: model.ExtendQueue, caller: Caller) -> model.Extended:
+        check_names(queue=request.queue, subscriber=request.subscriber)
+        _check_allocation(1, request.ttl_ms)
+        _check_runs(request.runs)
+        queue = await self._lookup(request.queue, request.context, caller)
+        extend = contract.Extend(queue.id, request.subscriber, request.runs, request.ttl_ms)
+        return model.Extended(await self._context.apply(extend))
+
+    async def pause(self, request: model.PauseQueue, caller: Caller) -> model.Done:
+        return await self._change(
+            request, caller, "queue-pause" if request.paused else "queue-resume", paused=int(request.paused)
+        )
+
+    async def rename(self, request: model.RenameQueue, caller: Caller) -> model.Done:
+        check_names(queue=request.name)
+        return await self._change(request, caller, "queue-rename", name=request.name)
+
+    async def set_retry(self, request: model.SetRetryPolicy, caller: Caller) -> model.Done:
+        RetryPolicy.parsed(request.retry)
+        return await self._change(request, caller, "queue-retry", retry=request.retry)
+
+    async def set_filter(self, request: model.SetQueueFilter, caller: Caller) -> model.Done:
+        check_names(filter=request.filter)
+        queue = await self._lookup(request.queue, request.context, caller)
+        prefix, selection = EventFilter(queue.context, request.filter).prefix, Selection.parsed(request.selection)
+        _check_filter(queue, prefix, selection, Right.CONSUME, caller)
+        return await self._change(request, caller, "queue-filter", filter=prefix, selection=selection.text)
+
+    async def preview(self, request: model.PreviewQueue, caller: Caller) -> model.QueuePreview:
+        queue = await self._lookup(request.queue, request.context, caller)
+        prefix = queue.filter if request.filter is None else EventFilter(queue.context, request.filter).prefix
+        check_names(filter=prefix)
+        selection = Selection.parsed(queue.selection if request.selection is None else request.selection)
+        _check_filter(queue, prefix, selection, Right.READ, caller)
+        wanted = selection.events(queue.context, prefix)
+        position = queue.position
+        if request.ticks is not None or request.position is not None:
+            position = await self._place(queue, request.ticks or 0, request.position)
+        found: model.QueuePreview = await self._context.pool.run(
+            queue_jobs.preview, queue, wanted, position, caller.view
+        )
+        return found
+
+    async def _place(self, queue: QueueState, ticks: int, position: int | None) -> int:
+        """Where a queue is after a move to a time or a position."""
+        wanted = EventFilter(queue.context, queue.filter)
+        if position is None:
+            return await self._context.position_for(wanted, ticks)
+        end = await self._context.position_for(wanted, TICKS_MAX)
+        if not 1 <= position <= end:
+            raise InvalidRequest("position", f"is {position}; it must be from 1 to {end}, the next one")
+        return position
+
+    async def _change(self, request: QueueChange, caller: Caller, what: str, **changes: Any) -> model.Done:
+        queue = await self._lookup(request.queue, request.context, caller)
+        facts = {"context": queue.context, "queue": queue.name, **changes}
+        entry = self._audit.entry(caller.principal, "queues", what, facts)
+        change = contract.ChangeQueue(queue.id, **changes)
+        await self._context.write(
+            Transaction((change, *entry), refusal=self._context.disk.refusal() if entry else None)
+        )
+        self._context.wakeups.wake_all(queue.context)
+        return model.Done()
+
+    async def delete(self, request: model.DeleteQueue, caller: Caller) -> model.Done:
+        queue = await self._lookup(request.queue, request.context, caller)
+        facts = {"context": queue.context, "queue": queue.name, "at": queue.position}
+        entry = self._audit.entry(caller.principal, "queues", "queue-delete", facts)
+        await self._context.write(
+            Transaction(
+                (contract.DeleteQueue(queue.id), *entry), refusal=self._context.disk.refusal() if entry else None
+            )
+        )
+        self._contexts.pop(queue.id, None)
+        self._context.wakeups.wake_all(queue.context)
+        return model.Done()
+
+    async def list_letters(self, request: model.ListLetters, caller: Caller) -> model.ListPage[model.DeadLetter]:
+        queue = await self._lookup(request.queue, request.context, caller)
+        await self._bury(queue)
+        limit = min(request.limit or LETTERS_PAGE, LETTERS_PAGE)
+        found: model.ListPage[model.DeadLetter] = await self._context.pool.run(
+            queue_jobs.list_letters, request, limit, caller.view
+        )
+        return found
+
+    async def put_back_letters(self, request: model.PutBackLetters, caller: Caller) -> model.PutBackCount:
+        if len(request.positions) > LETTERS_PAGE:
+            raise LimitExceeded("letters_max", len(request.positions), LETTERS_PAGE)
+        await self._bury(await self._lookup(request.queue, request.context, caller))
+        queue, positions, parts = await self._context.pool.run(queue_jobs.reviving, request, caller.view)
+        done = 0
+        if positions:
+            revive = contract.Revive(queue.id, positions, () if request.drop else parts)
+            done = await self._context.apply(revive)
+            self._context.wakeups.wake_all(queue.context)
+        return model.PutBackCount(done)
+
+    async def _bury(self, queue: QueueState) -> None:
+        """Set aside, event by event, what expired too often."""
+        while True:
+            asked = (queue, self._context.limits)
+            settle: contract.Settle | None = await self._context.pool.run(queue_jobs.bury_exhausted, *asked)
+            if settle is None:
+                return
+            await self._context.apply(settle)
 
     async def release(self, request: model.ReleaseQueue, caller: Caller) -> model.Done:
         check_names(queue=request.queue, subscriber=request.subscriber)
@@ -124,13 +316,7 @@ class QueueRequests:
     async def reset(self, request: model.ResetQueue, caller: Caller) -> model.Done:
         queue = await self._lookup(request.queue, request.context, caller)
         async with self._locks.turn(queue.name):
-            position, wanted = request.position, EventFilter(queue.context, queue.filter)
-            if position is None:
-                position = await self._context.position_for(wanted, request.ticks)
-            else:
-                end = await self._context.position_for(wanted, TICKS_MAX)
-                if not 1 <= position <= end:
-                    raise InvalidRequest("position", f"is {position}; it must be from 1 to {end}, the next one")
+            position = await self._place(queue, request.ticks, request.position)
             facts = {"context": queue.context, "queue": queue.name, "from": queue.position, "to": position}
             entry = self._audit.entry(caller.principal, "queues", "queue-reset", facts)
             # The last space of the disk is not for entries that consumers can make without end.
@@ -151,7 +337,14 @@ class QueueRequests:
         """Give a dead letter to the next consumer. If it is back already, do nothing."""
         queue = await self._lookup(request.queue, request.context, caller)
         done = await self._context.apply(contract.Requeue(queue.id, request.first))
-        if not done and not await self._context.pool.run(jobs.is_allocated, queue.id, request.first):
+        if not done:
+            part = Part(request.first, request.first, 1)
+            if queue.ordered:
+                again = model.PutBackLetters(queue.context, queue.name, (request.first,))
+                _, _, parts = await self._context.pool.run(queue_jobs.reviving, again, None)
+                part = parts[0] if parts else part
+            done = await self._context.apply(contract.Revive(queue.id, (request.first,), (part,)))
+        if not done and not await self._context.pool.run(queue_jobs.is_allocated, queue.id, request.first):
             raise DeadLetterNotFound(queue.name, request.first)
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
@@ -162,55 +355,76 @@ class QueueRequests:
         async def attempt() -> Attempt[model.Delivery]:
             nonlocal acknowledged
             async with self._locks.turn(request.queue):
+                if isinstance(request, model.SubscribeQueue) and (ready := await self._ready(request, present)):
+                    return Attempt(ready, True, EventFilter(ready.context))
                 given, found = await self._turn(request, acknowledged, present, caller)
             acknowledged = None
             queue = found.queue
             self._contexts[queue.id] = queue.context
+            if given and not found.end and not queue.ordered and isinstance(request, model.SubscribeQueue):
+                self._context.read_ahead.begin(request, present)
             delivery = _empty(queue, request.subscriber)
-            if given is not None:
-                delivery = replace(delivery, allocation=given, events=found.events, encoded=found.encoded)
+            if given:
+                delivery = replace(delivery, allocation=given[0], runs=given)
+                delivery = replace(delivery, events=found.events, encoded=found.encoded)
             expires_in = None if found.expires_in is None else found.expires_in / TICKS_PER_SECOND
-            return Attempt(delivery, given is not None, EventFilter(queue.context, queue.filter), expires_in)
+            return Attempt(delivery, bool(given), EventFilter(queue.context, queue.filter), expires_in)
 
         return await self._context.long_poll(request.wait_ms, attempt)
 
     async def _turn(
         self, request: AllocationRequest, acknowledged: Markers | None, present: EventEncoder | None, caller: Caller
-    ) -> tuple[model.Allocation | None, jobs.Proposed]:
+    ) -> tuple[tuple[model.Allocation, ...], queue_jobs.Proposed]:
         """Propose and carry out until a proposal succeeds. An acknowledgement holds even if no proposal does."""
         subscriber, is_shared = request.subscriber, self._context.others.is_shared
         stale, count = 0, min(request.count, self._context.limits.events_max)
+        until = time.monotonic() + AHEAD_S_MAX
         while stale < (SHARED_ATTEMPTS_MAX if is_shared else ATTEMPTS_MAX):
             asked = (request, acknowledged and acknowledged[0], count, self._context.limits, present, caller.view)
-            found: jobs.Proposed = await self._context.pool.run(jobs.propose, *asked)
-            number, proposal = found.queue.id, found.proposal
-            # A short scan that found nothing is not worth an fsync; the next one repeats it.
-            is_short = proposal.kind == Proposal.NOTHING and proposal.next - proposal.marker < SCANNED_POSITIONS_MAX
-            if acknowledged is None and found.end and is_short:
-                return None, found
+            found: queue_jobs.Proposed = await self._context.pool.run(queue_jobs.propose, *asked)
+            queue = found.queue
             operations: list[contract.Operation] = []
             if acknowledged is not None:
-                operations.append(contract.Acknowledge(number, subscriber, *acknowledged))
-            operations.append(contract.Allocate(number, subscriber, request.ttl_ms, proposal))
-            is_erased = bool(proposal.first) and not (found.encoded.count if found.encoded else found.events)
-            if is_erased:
-                # All its events were erased: allocate and acknowledge it at once.
-                operations.append(contract.Acknowledge(number, subscriber, proposal.first, proposal.last))
-            results = await self._context.write(Transaction(tuple(operations)))
-            given = results[0 if acknowledged is None else 1]
+                operations.append(await self._end(queue, subscriber, *acknowledged))
+            if found.operation is not None:
+                operations.append(found.operation)
+            if found.empty:
+                # All events of these were erased: allocate and acknowledge them at once.
+                operations.append(contract.Settle(queue.id, subscriber, found.empty))
+            results = await self._context.write(Transaction(tuple(operations))) if operations else []
+            if has_acknowledged := acknowledged is not None:
+                self._wake(queue)
+                results = results[1:]
             acknowledged = None
-            if given == contract.STALE:
+            # If nothing was acknowledged, the consumer has that still; else there may be more of that key now.
+            is_last = found.end and not found.empty and not has_acknowledged
+            if queue.ordered and not is_last and not has_acknowledged and time.monotonic() > until:
+                # Others take their turn, and then this consumer reads on.
+                is_last, found = True, found._replace(expires_in=0)
+            if found.is_exhausted:
+                await self._bury(queue)
+            elif found.operation is None:
+                if is_last:
+                    return (), found
+            elif results[0] == contract.STALE:
                 stale += 1
                 if is_shared:
                     await asyncio.sleep(random.uniform(0, min(stale * STALE_S, STALE_S_MAX)))  # noqa: S311
-            elif not is_erased and (given is not None or found.end):
-                assert given is None or isinstance(given, model.Allocation)
-                return given, found
+            else:
+                given = tuple(one for one in _allocations(results[0]) if (one.first, one.last) not in found.empty)
+                if given or is_last:
+                    return given, found
         raise QueueContended(request.queue)
 
 
+def _allocations(result: contract.Result) -> tuple[model.Allocation, ...]:
+    if isinstance(result, tuple):
+        return tuple(one.allocation for one in result if isinstance(one, Held))
+    return (result,) if isinstance(result, model.Allocation) else ()
+
+
 def _empty(queue: QueueState, subscriber: str) -> model.Delivery:
-    return model.Delivery(queue.context, queue.name, subscriber, model.now_ticks(), None, [])
+    return model.Delivery(queue.context, queue.name, subscriber, model.now_ticks(), None, [], ordered=queue.ordered)
 
 
 def _check_allocation(count: int, ttl_ms: int) -> None:
@@ -218,6 +432,42 @@ def _check_allocation(count: int, ttl_ms: int) -> None:
         raise InvalidRequest("count", f"is {count}; it must be at least 1")
     if ttl_ms != NO_ALLOCATION and not 1 <= ttl_ms <= TTL_MS_MAX:
         raise InvalidRequest("allocation time", f"is {ttl_ms} ms; it must be -1 or between 1 and {TTL_MS_MAX}")
+
+
+def _check_filter(queue: QueueState, prefix: str, selection: Selection, right: Right, caller: Caller) -> None:
+    for beginning in selection.beginnings(prefix):
+        if caller.view is not None and not caller.view.has_filter(queue.context, beginning):
+            raise NotAllowed(caller.principal.name, right.words, f"{queue.context}/{beginning}*")
+
+
+def _check_rules(rules: model.SubscribeQueue) -> None:
+    if not is_order(rules.ordered or ""):
+        raise InvalidRequest("order", f"is {rules.ordered!r}; it must be stream, or prefix: and a separator")
+    if len((rules.ordered or "").encode()) > ORDER_BYTES_MAX:
+        raise LimitExceeded("order_bytes_max", len((rules.ordered or "").encode()), ORDER_BYTES_MAX)
+    RetryPolicy.parsed(rules.retry or "")
+    if rules.dead_after is not None and rules.dead_after < 1:
+        raise InvalidRequest("deliveries", f"are {rules.dead_after}; there must be at least 1")
+
+
+def _check_runs(runs: Sequence[model.Run]) -> None:
+    if not 0 < len(runs) <= RUNS_MAX:
+        raise InvalidRequest("allocations", f"are {len(runs)}; there must be 1 to {RUNS_MAX}")
+
+
+def _check_settlement(request: model.SettleQueue) -> None:
+    _check_runs(request.runs)
+    outcomes = len(request.retries) + len(request.buries)
+    if outcomes > RUNS_MAX:
+        raise LimitExceeded("outcomes_max", outcomes, RUNS_MAX)
+    delays = [one.delay_ms for one in request.retries if one.delay_ms != model.NOT_TRIED]
+    for delay in (request.delay_ms, *delays):
+        if delay is not None and not 0 <= delay <= TTL_MS_MAX:
+            raise InvalidRequest("delay", f"is {delay} ms; it must be from 0 to {TTL_MS_MAX}")
+    reasons = [request.reason, *(one.reason for one in request.retries), *(one.reason for one in request.buries)]
+    for reason in reasons:
+        if len(reason.encode()) > REASON_BYTES_MAX:
+            raise LimitExceeded("reason_bytes_max", len(reason.encode()), REASON_BYTES_MAX)
 
 
 REPLAY_EVENTS_MAX: Final = 1000
@@ -239,6 +489,10 @@ class EventsFound(NamedTuple):
     events: list[tuple[int, int]]
     next: int
     end: bool
+    parts: list[Part]
+    """Of an ordered queue, what of the events it can deliver again."""
+    left_out: list[int]
+    """The others: dead letters, and what is due later; of an ordered queue also what it delivers again anyway."""
 
 
 def find_events(
@@ -246,9 +500,19 @@ def find_events(
 ) -> EventsFound:
     """Up to `count` events from a position on, or as many as one step finds."""
     queue, last = lookup_queue(store, request.queue, request.context, view), request.last
-    page = gather(store, EventFilter(queue.context, queue.filter), first, count, limits, last)
-    events = [(event.position, len(event.body) + len(event.headers or "")) for event in page.events]
-    return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last)
+    page = gather(store, queue.wanted, first, count, limits, last)
+    # What becomes a dead letter meanwhile was allocated when that was read, before.
+    parts = queue_jobs.parts_again(store, queue, page.events)
+    dead = {one.position for one in store.letters_at(queue.id, [event.position for event in page.events])}
+    now = store.now()
+    alive = [event for event in page.events if event.position not in dead and queue_jobs.due_of(event) <= now]
+    events = [(event.position, size_of([event])) for event in alive]
+    again = {event.position for event in alive}
+    parts = [one for one in parts if one.first in again]
+    if queue.ordered:
+        again = {one.first for one in parts}
+    left_out = [event.position for event in page.events if event.position not in again]
+    return EventsFound(queue, store.waiting(queue.id), events, page.next, page.end or page.next > last, parts, left_out)
 
 
 class ReplayRequests:
@@ -269,6 +533,9 @@ class ReplayRequests:
         raise QueueContended(request.queue)
 
     async def _attempt(self, request: model.ReplayQueue, caller: Caller) -> model.Replayed:
+        queue = await self._context.pool.run(queue_jobs.lookup_queue, request.queue, request.context, caller.view)
+        asked = (queue.id, request.first, request.last, QUEUE_ALLOCATIONS_MAX)
+        shared = await self._context.pool.run(jobs.ask_store, Store.shared_allocations, *asked)
         found = await self._find(request, caller)
         number, (allocations, waiting) = found.queue.id, found.waiting
         # The store knows that a mark was used, and nothing else.
@@ -280,21 +547,24 @@ class ReplayRequests:
             except QueueContended:
                 return model.Replayed(0, 0, waiting, is_full=True)
             return repeated
-        asked = (number, request.first, request.last, QUEUE_ALLOCATIONS_MAX)
-        shared = await self._context.pool.run(jobs.ask_store, Store.shared_allocations, *asked)
-        runs = runs_of(found.events, shared, self._context.limits.bytes_max)
-        if not runs and request.mark is None:
-            return model.Replayed(0, len(found.events), waiting)
-        (done,) = await self._context.write(Transaction((contract.Reoffer(number, runs),), request.mark))
+        runs = () if queue.ordered else runs_of(found.events, shared, found.left_out, self._context.limits.bytes_max)
+        left_out = len(found.left_out)
+        if not runs and not found.parts and request.mark is None:
+            return model.Replayed(0, left_out + (0 if queue.ordered else len(found.events)), waiting)
+        reoffer = contract.Reoffer(number, runs, tuple(found.parts))
+        (done,) = await self._context.write(Transaction((reoffer,), request.mark))
         if done is None:
             return repeated
         self._context.wakeups.wake_all(found.queue.context)
-        events = sum(count for _, _, count in runs)
-        return model.Replayed(events, len(found.events) - events, waiting + events)
+        events = len(found.parts) if queue.ordered else sum(count for _, _, count in runs)
+        left_out += 0 if queue.ordered else len(found.events) - events
+        return model.Replayed(events, left_out, waiting + events)
 
     async def _find(self, request: model.ReplayQueue, caller: Caller) -> EventsFound:
         """All events of the range; LimitExceeded if there are too many."""
         events: list[tuple[int, int]] = []
+        parts: list[Part] = []
+        left_out: list[int] = []
         position = request.first
         while True:
             asked = (request, position, REPLAY_EVENTS_MAX + 1 - len(events), self._context.limits, caller.view)
@@ -303,18 +573,25 @@ class ReplayRequests:
                 reason = f"is {request.last}, and the queue is at {found.queue.position}: that is still to come"
                 raise InvalidRequest("last position", reason)
             events += found.events
+            parts += found.parts
+            left_out += found.left_out
             if len(events) > REPLAY_EVENTS_MAX:
                 raise LimitExceeded("replay_events_max", len(events), REPLAY_EVENTS_MAX)
             if found.end:
-                return found._replace(events=events)
+                return found._replace(events=events, parts=parts, left_out=left_out)
             position = found.next
 
 
-def runs_of(events: list[tuple[int, int]], shared: list[model.Allocation], bytes_max: int) -> tuple[Run, ...]:
-    """The events that are in no allocation, in runs for one allocation each."""
+def runs_of(
+    events: list[tuple[int, int]], shared: list[model.Allocation], left_out: list[int], bytes_max: int
+) -> tuple[Run, ...]:
+    """The events that are in no allocation, in runs for one allocation each, with nothing between that is left out."""
     runs: list[Run] = []
-    # Between two allocations, before the first and behind the last; no two of them share a position.
-    ends = [0, *(end for one in shared for end in (one.first, one.last)), 1 << 63]
+    taken = [(one.first, one.last) for one in shared]
+    before = [bisect_right(taken, position, key=itemgetter(0)) for position in left_out]
+    alone = [(one, one) for one, at in zip(left_out, before, strict=True) if not at or taken[at - 1][1] < one]
+    # Between two of these, before the first and behind the last; no two of them share a position.
+    ends = [0, *(end for one in sorted(taken + alone) for end in one), 1 << 63]
     for low, high in list(pairwise(ends))[::2]:
         runs += _batches([event for event in events if low < event[0] < high], bytes_max)
     return tuple(runs)

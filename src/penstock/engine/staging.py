@@ -15,7 +15,7 @@ from penstock.engine import iterator_jobs
 from penstock.engine.context import Caller, EngineContext, check_names
 from penstock.engine.iterators import IteratorRequests
 from penstock.engine.jobs import visible_iterator
-from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor
+from penstock.errors import InvalidRequest, IteratorNotFound, LimitExceeded, NotCbor, StageLost
 from penstock.lua import LuaLimits
 from penstock.model import View
 from penstock.store import Store, contract
@@ -59,7 +59,11 @@ class StagingRequests:
         if request.origin:
             check_names(origin=request.origin)
         publish = contract.Publish(job_of(request.job, caller), request.winners, request.origin)
-        (placed,) = await self._context.write(Transaction((publish,), request.mark, self._context.disk.refusal()))
+        try:
+            (placed,) = await self._context.write(Transaction((publish,), request.mark, self._context.disk.refusal()))
+        except StageLost as error:
+            # The client does not know the store's name of its job.
+            raise StageLost(request.job, error.part, error.units, error.found) from None
         assert isinstance(placed, contract.Placed)
         return placed.published
 

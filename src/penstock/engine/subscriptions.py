@@ -12,10 +12,10 @@ from typing import Final
 from penstock import model
 from penstock.engine import jobs
 from penstock.engine.audit import Audit
-from penstock.engine.context import SCANNED_POSITIONS_MAX, Attempt, Caller, EngineContext, KeyedLocks, check_names
+from penstock.engine.context import Attempt, Caller, EngineContext, KeyedLocks, check_names
 from penstock.engine.jobs import EventEncoder, PendingBatch
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
-from penstock.model import EventFilter, SubscriptionInfo, View
+from penstock.model import EventFilter, Selection, SubscriptionInfo, View
 from penstock.store import Store
 from penstock.store.contract import Progress, Register, SetBookmark, Transaction
 
@@ -33,18 +33,20 @@ class SubscriptionRequests:
         self._locks = KeyedLocks(context.settings.reader_wait_ms_max)
         self._pending: dict[int, PendingBatch] = {}
 
-    async def register(self, request: model.RegisterSubscriptions) -> model.Registered:
+    async def register(self, request: model.RegisterSubscriptions, caller: Caller) -> model.Registered:
         """Create or find subscriptions: all of a request or none."""
         check_names(subscriber=request.subscriber)
         if len(request.subscriptions) > REGISTER_MAX:
             raise LimitExceeded("register_max", len(request.subscriptions), REGISTER_MAX)
         operations: list[Register] = []
         for start in request.subscriptions:
-            check_names(context=start.context, filter=start.filter)
-            wanted = EventFilter(start.context, start.filter)
-            found = await self._lookup(request.subscriber, wanted)
+            _check_place(start.context, start.filter)
+            selection = Selection.parsed(start.selection)
+            wanted = selection.events(start.context, start.filter)
+            subscriber = _subscriber(request.subscriber, wanted, caller)
+            found = await self._lookup(subscriber, wanted)
             position = found.position if found else await self._context.position_for(wanted, start.start_ticks)
-            operations.append(Register(request.subscriber, start.context, wanted.prefix, position))
+            operations.append(Register(subscriber, start.context, wanted.prefix, position, selection.text))
         if not operations:
             return model.Registered(())
         results = await self._context.write(Transaction(tuple(operations)))
@@ -71,7 +73,9 @@ class SubscriptionRequests:
         await self._check(number, view)
         async with self._locks.turn(number):
             if (pending := await self._still_pending(number)) is not None:
-                found: jobs.PendingEvents = await self._context.pool.run(jobs.read_pending, pending, present)
+                # The principal may have lost a right since.
+                seen = pending._replace(wanted=pending.wanted.seen_by(view))
+                found: jobs.PendingEvents = await self._context.pool.run(jobs.read_pending, seen, present)
                 if found.last_ticks is not None:
                     self._pending[number] = pending._replace(shown=found.last_ticks)
                     return Attempt(model.FetchedBatch(number, found.events, found.encoded), True, pending.wanted)
@@ -108,7 +112,7 @@ class SubscriptionRequests:
                 self._pending[info.id] = found.batch
                 while len(self._pending) > PENDING_MAX:
                     del self._pending[next(iter(self._pending))]
-            elif found.next - info.position >= SCANNED_POSITIONS_MAX or not found.end:
+            elif found.next - info.position >= jobs.SCANNED_POSITIONS_MAX or not found.end:
                 await self._context.apply(Progress(number, info.position, found.next))
             if found.batch or found.end:
                 return Attempt(model.FetchedBatch(number, found.events, found.encoded), bool(found.batch), wanted)
@@ -123,7 +127,7 @@ class SubscriptionRequests:
             except SubscriptionNotFound:
                 return model.Done()
         async with self._locks.turn(number):
-            pending = await self._fetched(number, request.last_ticks, strict=False)
+            pending = await self._fetched(number, request.last_ticks, caller.view, strict=False)
             if pending is not None:
                 await self._move(number, pending, request.last_ticks)
         return model.Done()
@@ -161,30 +165,34 @@ class SubscriptionRequests:
             await self._check(receipt.subscription, view)
         except SubscriptionNotFound:
             return None
-        return await self._fetched(receipt.subscription, receipt.last_ticks, strict=True)
+        return await self._fetched(receipt.subscription, receipt.last_ticks, view, strict=True)
 
-    async def _fetched(self, number: int, last_ticks: int, *, strict: bool) -> PendingBatch | None:
+    async def _fetched(self, number: int, last_ticks: int, view: View | None, *, strict: bool) -> PendingBatch | None:
         """The fetched batch that ends on a time, if there is one; strict: only if that is certain."""
         pending = await self._still_pending(number)
         if pending is not None or not self._context.others.is_shared:
             # A client that has the batch from before or after an erasure identifies it by either time.
             is_it = pending is not None and last_ticks in (pending.last_ticks, pending.shown)
             return pending if is_it else None
-        asked = (number, last_ticks, self._context.limits)
+        asked = (number, last_ticks, self._context.limits, view)
         found: PendingBatch | None = await self._context.pool.run(jobs.batch_until, *asked)
         return None if found is None or (strict and not found.is_certain) else found
 
     async def set(self, request: model.SetSubscription, caller: Caller) -> model.Done:
         """Move a subscription to a time and forget its pending batch."""
-        check_names(subscriber=request.subscriber, context=request.context, filter=request.filter)
-        wanted = EventFilter(request.context, request.filter)
-        found = await self._lookup(request.subscriber, wanted)
-        if found is None:
-            raise SubscriptionNotFound(f"of {request.subscriber} to '{request.filter}' in context {request.context}")
+        check_names(subscriber=request.subscriber)
+        _check_place(request.context, request.filter)
+        selection = Selection.parsed(request.selection)
+        wanted = selection.events(request.context, request.filter)
+        subscriber = _subscriber(request.subscriber, wanted, caller)
+        found = await self._lookup(subscriber, wanted)
+        if found is None or selection.text not in ("", found.selection) or not jobs.is_whole(caller.view, found):
+            where = f"of {request.subscriber} to '{request.filter}' in context {request.context or '*'}"
+            raise SubscriptionNotFound(where)
         async with self._locks.turn(found.id):
             position = await self._context.position_for(wanted, request.ticks)
-            bookmark = SetBookmark(request.subscriber, request.context, wanted.prefix, position)
-            facts = {"subscription": found.id, "subscriber": request.subscriber, "context": request.context}
+            bookmark = SetBookmark(subscriber, request.context, wanted.prefix, position)
+            facts = {"subscription": found.id, "subscriber": subscriber, "context": request.context}
             facts |= {"from": found.position, "to": position}
             entry = self._audit.entry(caller.principal, "subscriptions", "subscription-reset", facts)
             # The last space of the disk is not for entries that consumers can make without end.
@@ -193,3 +201,16 @@ class SubscriptionRequests:
             self._pending.pop(found.id, None)
         self._context.wakeups.wake_all(request.context)
         return model.Done()
+
+
+def _check_place(context: str | None, filter: str) -> None:
+    check_names(filter=filter)
+    if context is not None:
+        check_names(context=context)
+
+
+def _subscriber(name: str, wanted: EventFilter, caller: Caller) -> str:
+    """The store's name of a subscriber."""
+    if wanted.context is not None or caller.view is None or caller.view.has_filter(None, wanted.prefix):
+        return name
+    return jobs.owned(caller.view, name)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
 from penstock.engine.metrics import PoolCounts
+from penstock.engine.traffic import CURRENT, JOB, WORKER, Trace
 from penstock.engine.wakeups import resolve
 from penstock.engine.worker_protocol import (
     BYTES_MAX,
@@ -66,6 +67,7 @@ class _Waiting:
     arguments: tuple[Any, ...]
     answer: asyncio.Future[Any]
     since: float = field(default_factory=time.monotonic)
+    trace: Trace | None = field(default_factory=CURRENT.get)
 
     def forget(self, _answer: asyncio.Future[Any]) -> None:
         """Drop the arguments of a job that the caller has given up: it may stay in the queue for long."""
@@ -173,7 +175,9 @@ class WorkerPool:
             log.exception("a job cannot be sent to a worker")
             resolve(item.answer, Unexpected(repr(error)))
         else:
-            self._idle.pop().begin(message, item.answer, self._settings.worker_job_ms_max / 1000, item.job)
+            if item.trace is not None:
+                item.trace.waited(WORKER, time.monotonic() - item.since)
+            self._idle.pop().begin(message, item.answer, self._settings.worker_job_ms_max / 1000, item.job, item.trace)
 
     def _ring(self) -> None:
         self._alarm = None
@@ -312,6 +316,8 @@ class _Worker(asyncio.BufferedProtocol):
         self._unframer = Unframer(self._load, pool.answer_bytes_max, pool.spares)
         self._job: Job = _opening
         self._answer: asyncio.Future[Any] | None = None
+        self._trace: Trace | None = None
+        self._begun = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._reason = "died"
         self._transport: asyncio.Transport | None = None
@@ -322,9 +328,12 @@ class _Worker(asyncio.BufferedProtocol):
         if self._closing:
             transport.close()
 
-    def begin(self, message: bytes, answer: asyncio.Future[Any], seconds: float, job: Job) -> None:
+    def begin(
+        self, message: bytes, answer: asyncio.Future[Any], seconds: float, job: Job, trace: Trace | None = None
+    ) -> None:
         """Send a job; kill the process if the job takes longer."""
         self._answer, self._job = answer, job
+        self._trace, self._begun = trace, time.monotonic()
         self._alarm = asyncio.get_running_loop().call_later(seconds, self._too_long)
         assert self._transport is not None
         self._transport.write(message)
@@ -371,6 +380,9 @@ class _Worker(asyncio.BufferedProtocol):
         if self._alarm is not None:
             self._alarm.cancel()
         answer, self._answer = self._answer, None
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            trace.waited(JOB, time.monotonic() - self._begun)
         return answer
 
     def close(self) -> None:

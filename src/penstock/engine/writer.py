@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from penstock.engine.metrics import Metrics
+from penstock.engine.traffic import CURRENT, NOTED_S_MIN, STORE, WRITER, Trace
 from penstock.engine.wakeups import Wakeups
 from penstock.errors import (
     Closed,
@@ -70,6 +71,7 @@ class _Item(NamedTuple):
     size: int
     since: float
     answer: OnOutcome
+    trace: Trace | None = None
 
 
 RECOVER: Final = _Item(Transaction(()), 0, 0.0, lambda _: None)
@@ -130,7 +132,7 @@ class Writer:
             raise WriterBusy(self.waiting)
         self.waiting += 1
         self._waiting_bytes += size
-        self._arrived.append(_Item(transaction, size, time.monotonic(), answer))
+        self._arrived.append(_Item(transaction, size, time.monotonic(), answer, CURRENT.get()))
         self._arrived_bytes += size
         self._turn_requests += 1
         if self._turn_requests == 1:
@@ -185,7 +187,7 @@ class Writer:
             self._queue.put(RECOVER)
             if not isinstance(error, Exception):
                 # An interrupt of the program around this engine. Only the disk knows whether the batch was committed.
-                self._deliver(batch, [Unexpected("the write was interrupted")] * len(batch))
+                self._deliver(batch, [Unexpected("the write was interrupted")] * len(batch), started)
                 raise
             log.exception("a transaction could not be carried out")
             # One of them is at fault: the thread carries them out one by one.
@@ -194,7 +196,7 @@ class Writer:
         took = time.monotonic() - started
         if took > self._inline_s_max:
             self._inline_after = started + took + INLINE_PAUSE * took
-        self._deliver(batch, outcomes)
+        self._deliver(batch, outcomes, started)
         if self._failure is not None:
             self._queue.put(RECOVER)
 
@@ -206,13 +208,14 @@ class Writer:
             batch: list[_Item] = []
             try:
                 batch, going = self._gather()
-                self._deliver_soon(batch, self._write(batch))
+                started = time.monotonic()
+                self._deliver_soon(batch, self._write(batch), started)
                 if self._failure is not None:
                     self._recover()
             except Exception as error:
                 # After any error every request gets an answer, and the thread goes on.
                 log.exception("the writer stumbled")
-                self._deliver_soon(batch, [Unexpected(repr(error))] * len(batch))
+                self._deliver_soon(batch, [Unexpected(repr(error))] * len(batch), time.monotonic())
         self._loop.call_soon_threadsafe(self._ended.set)
 
     def _gather(self) -> tuple[list[_Item], bool]:
@@ -276,14 +279,15 @@ class Writer:
                 return outcomes
         self._clock.look(self._store.batch_times)
         self._metrics.batch_seconds.add(time.perf_counter() - started)
+        self._metrics.commit_seconds.add(self._store.commit_s)
         self._metrics.batch_requests.add(len(transactions))
         return outcomes
 
     def _recover(self) -> None:
         """Retry until the store recovers. Until then new requests get the error."""
         while not self._has_recovered() and not self._closing:
-            waiting = self._drain()
-            self._deliver_soon(waiting, self._commit([item.transaction for item in waiting]))
+            waiting, started = self._drain(), time.monotonic()
+            self._deliver_soon(waiting, self._commit([item.transaction for item in waiting]), started)
             time.sleep(RECOVERY_PAUSE_S)
 
     def _has_recovered(self) -> bool:
@@ -317,18 +321,26 @@ class Writer:
         except Empty:
             return items
 
-    def _deliver_soon(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
+    def _deliver_soon(self, batch: list[_Item], outcomes: list[Outcome], started: float) -> None:
         if batch:
-            self._loop.call_soon_threadsafe(self._deliver_here, batch, outcomes)
+            self._loop.call_soon_threadsafe(self._deliver_here, batch, outcomes, started)
 
     # -- on the loop's thread again
 
-    def _deliver_here(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
-        self._deliver(batch, outcomes)
+    def _deliver_here(self, batch: list[_Item], outcomes: list[Outcome], started: float) -> None:
+        self._deliver(batch, outcomes, started)
         # Requests may have waited for the thread.
         self._begin()
 
-    def _deliver(self, batch: list[_Item], outcomes: list[Outcome]) -> None:
+    def _deliver(self, batch: list[_Item], outcomes: list[Outcome], started: float) -> None:
+        """Answer requests that the writer began at a time."""
+        now = time.monotonic()
+        self._metrics.writer_wait_seconds.add(max(0.0, started - batch[0].since))
+        if now - batch[0].since >= NOTED_S_MIN:
+            for item in batch:
+                if item.trace is not None:
+                    item.trace.waited(WRITER, started - item.since)
+                    item.trace.waited(STORE, now - started)
         touched: set[tuple[str, str]] = set()
         commits = events = head = 0
         for item, outcome in zip(batch, outcomes, strict=True):

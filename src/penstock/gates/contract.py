@@ -9,6 +9,7 @@ close.
 
 import asyncio
 import os
+import shlex
 import socket
 import stat
 from contextlib import suppress
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.engine import Engine
+from penstock.engine.traffic import Traffic
 from penstock.errors import CannotListen, NotLoopback
 from penstock.gates.tls import ServerTls
 from penstock.settings import Settings, host_and_port
@@ -58,6 +60,7 @@ class TcpGate(TcpServer[S]):
     ) -> None:
         super().__init__(name, limits)
         self.engine = engine
+        self.traffic = Traffic(name, engine.settings, engine.metrics)
         self.address = address
         self._server_tls = tls
 
@@ -67,6 +70,10 @@ class TcpGate(TcpServer[S]):
         bound = await bound_socket(self.name, self.address, exposed(self.engine, is_encrypted=tls is not None))
         self.address = shown_address(bound)
         await self.listen(bound, None if tls is None else tls.current)
+
+    async def stop(self) -> None:
+        await super().stop()
+        self.traffic.close()
 
     def opened(self, session: S) -> None:
         super().opened(session)
@@ -123,7 +130,7 @@ def _init(engine: Engine) -> str:
 def _place(engine: Engine, option: str) -> str:
     """How a command names the store. The URL of a database may have a password."""
     local = engine.url.startswith(EMBEDDED)
-    return f"--data {engine.url.removeprefix(EMBEDDED)}" if local else f"{option} URL"
+    return f"--data {shlex.quote(engine.url.removeprefix(EMBEDDED))}" if local else f"{option} URL"
 
 
 def exposed(engine: Engine, fix: str = "--tls-cert FILE --tls-key FILE", *, is_encrypted: bool = False) -> str | None:

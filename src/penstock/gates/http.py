@@ -40,13 +40,17 @@ from uvicorn.server import ServerState
 from penstock import __version__
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
+from penstock.engine.lags import LagCollector
+from penstock.engine.traffic import Traffic
 from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimit, PenstockError
+from penstock.gates import probes
 from penstock.gates.api import Api
 from penstock.gates.api.api import NO_BEARER
 from penstock.gates.api.call import CONNECTION
 from penstock.gates.api.problems import MEDIA_TYPE as PROBLEM_TYPE
 from penstock.gates.api.problems import Problem
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
+from penstock.gates.observed import ObservedApp
 from penstock.gates.tls import ServerTls, certificate_ids
 from penstock.model import Right
 from penstock.model.access import EVERYWHERE
@@ -70,6 +74,8 @@ OPENAPI: Final = "/openapi.json"
 PATHS: Final = {
     "/": "what this is, in plain text",
     "/health": "200 while events can be appended, 503 with a reason otherwise",
+    "/livez": "200 while the process answers",
+    "/readyz": "200 while clients are welcome, 503 with the reasons while the server stops or cannot write",
     "/metrics": "counters and gauges in Prometheus' text format",
     "/sessions": "the connections of the TCP gates; DELETE /sessions/ID cuts one off",
     "/v1/events": "the history; events go in and out under /v1",
@@ -121,6 +127,7 @@ class HttpGate:
             config.load()
             self._server.lifespan = config.lifespan_class(config)
             await self._server.startup(sockets=[self._socket])
+            self._engine.metrics.http_sessions = lambda: len(self._server.server_state.connections)
         except OSError as error:
             self._socket.close()
             raise CannotListen(self.name, settings.http, str(error)) from error
@@ -200,17 +207,20 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         return login
 
     async def health(request: Request) -> Response:
-        identity, reason = engine.identity, engine.trouble
-        about: dict[str, object] = {"status": "ok" if reason is None else "unavailable"}
-        # A load balancer has no token, and needs the status only.
-        if sender(request).principal is not NOBODY:
-            about |= {} if reason is None else {"reason": reason}
-            about |= {"store_id": identity.id, "timeline": identity.timeline, "version": __version__}
-        return JSONResponse(about, 200 if reason is None else 503)
+        return JSONResponse(*probes.health(engine, sender(request)))
+
+    async def alive(_request: Request) -> Response:
+        return JSONResponse(*probes.alive())
+
+    async def ready(request: Request) -> Response:
+        return JSONResponse(*probes.ready(engine, lambda: sender(request)))
 
     async def metrics(request: Request) -> Response:
-        allowed(request, Right.READ)
-        text = generate_latest(engine.metrics.registry) + generate_latest(process)
+        principal = allowed(request, Right.READ).principal
+        view = None if principal.may(Right.READ) else principal.views[Right.READ]
+        lags = LagCollector(await engine.lags.latest(), view)
+        await engine.refresh_metrics()
+        text = b"".join(map(generate_latest, (engine.metrics.registry, lags, process)))
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def sessions(request: Request) -> Response:
@@ -229,6 +239,8 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
         routes=[
             Route("/", _index),
             Route("/health", health),
+            Route("/livez", alive),
+            Route("/readyz", ready),
             Route("/metrics", metrics),
             Route("/sessions", sessions),
             Route("/sessions/{session}", kick, methods=["DELETE"]),
@@ -242,7 +254,8 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
 
     # A server that listens on a name answers to it.
     own_name = host_and_port(settings.http)[0].lower()
-    return Guard(either, {own_name, *settings.http_hosts}, settings.http_origins)
+    guarded = Guard(either, {own_name, *settings.http_hosts}, settings.http_origins)
+    return ObservedApp(guarded, Traffic(HttpGate.name, settings, engine.metrics))
 
 
 def known_sender(engine: Engine, request: Request, ended: Callable[[Login], None] | None = None) -> Login:

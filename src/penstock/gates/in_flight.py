@@ -5,6 +5,7 @@ the budget until then, and so do replies that wait for an earlier one; see `pens
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, Final
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
 from penstock.engine.engine import Budget
+from penstock.engine.traffic import CONNECTION, CURRENT, GONE, OK, Trace, Traffic
 from penstock.errors import NotAuthenticated, PenstockError, Unexpected, drop_traceback
 from penstock.gates.logins import Logins
 from penstock.model import (
@@ -23,6 +25,7 @@ from penstock.model import (
     ReadRecords,
     ReadStream,
     Reply,
+    Request,
     WhoAmI,
 )
 from penstock.model.replies import Encoded
@@ -56,20 +59,21 @@ class Pipeline:
 
     __slots__ = (
         *("_bytes_max", "_engine", "_in_flight", "_is_done", "_is_reading_on", "_outstanding", "_outstanding_bytes"),
-        *("_outstanding_max", "_pages", "_series", "_session", "_waiting", "logins", "send"),
+        *("_outstanding_max", "_pages", "_series", "_session", "_traffic", "_waiting", "logins", "send"),
     )
 
     def __init__(
         self,
         engine: Engine,
         session: TcpSession,
-        gate: str,
+        traffic: Traffic,
         send: Callable[[Any, list[Frames]], None],
         outstanding_max: int = OUTSTANDING_MAX,
     ) -> None:
         self._engine = engine
         self._session = session
-        self.logins = Logins(engine, session, gate, self._replaced)
+        self._traffic = traffic
+        self.logins = Logins(engine, session, traffic.gate, self._replaced)
         self.send = send
         """Sends answers, given the framing of their message."""
         self._outstanding_max = outstanding_max
@@ -85,6 +89,7 @@ class Pipeline:
     def take(self, exchange: Exchange, size: int, framing: Framing) -> None:
         """Begin a message of so many bytes, or queue it until its turn."""
         message = InFlightMessage(self, exchange, size, framing, self.logins.of(exchange.envelope.routing))
+        self._traffic.in_flight += 1
         self._outstanding_bytes += size
         if not message.waits:
             self._outstanding += 1
@@ -109,6 +114,7 @@ class Pipeline:
                 series.go_on()
             while self._waiting and self._pages < PAGES_MAX and self.may_read:
                 message = self._waiting.popleft()
+                message.trace.waited(CONNECTION, time.monotonic() - message.trace.since)
                 message.has_page = True
                 self._pages += 1
                 self._begin(message)
@@ -134,6 +140,8 @@ class Pipeline:
 
     def finished(self, message: "InFlightMessage") -> None:
         """A message has all its answers."""
+        if self._traffic.done(message.trace):
+            self._tell(message, message.outcome)
         self._in_flight.discard(message)
         self._outstanding_bytes -= message.size
         if not message.waits:
@@ -177,9 +185,19 @@ class Pipeline:
         self.logins.close()
         self._series.clear()
         for message in [*self._waiting, *self._in_flight]:
-            message.abandon()
+            if message.abandon() and self._traffic.done(message.trace):
+                self._tell(message, GONE)
         self._waiting.clear()
         self._in_flight.clear()
+
+    def _tell(self, message: "InFlightMessage", outcome: str) -> None:
+        exchange, sizes = message.exchange, (message.size, message.sent_bytes)
+        name = message.login.principal.name
+        self._traffic.tell(message.trace, self._session, name, exchange.name, exchange.requests, sizes, outcome)
+
+    def count_sent(self, message: "InFlightMessage", answers: list[Frames]) -> None:
+        if self._traffic.tells_all:
+            message.sent_bytes += sum(len(frame) for answer in answers for frame in answer)
 
 
 class InFlightMessage:
@@ -197,14 +215,20 @@ class InFlightMessage:
             "has_page",
             "left",
             "login",
+            "outcome",
+            "sent_bytes",
             "size",
+            "trace",
             "waits",
         ),
     )
 
     def __init__(self, pipeline: Pipeline, exchange: Exchange, size: int, framing: Framing, login: Login) -> None:
         requests = exchange.requests
+        self.trace = Trace()
         self._pipeline = pipeline
+        self.outcome = OK
+        self.sent_bytes = 0
         self.login = login
         self._framing = framing
         self._counted = self._is_abandoned = False
@@ -228,6 +252,8 @@ class InFlightMessage:
         self._budget = budget
         requests = self.exchange.requests
         refusal = self.login.admit(self.size, max(1, len(requests)))
+        if self.login.refusal is not None and not (requests and isinstance(requests[0], Authenticate)):
+            refusal = self.login.refusal
         polls = sum(1 for request in requests if getattr(request, "wait_ms", 0)) if self.waits else 0
         if refusal is None and polls:
             refusal = self.login.begin_polls(polls)
@@ -238,7 +264,7 @@ class InFlightMessage:
                 return True
             self.login.end_polls(polls)
         refused: list[Reply | PenstockError] = [
-            budget.busy(request) if refusal is None else refusal for request in requests
+            budget.busy(request, self.login.principal) if refusal is None else refusal for request in requests
         ]
         self._refuse(refused)
         return False
@@ -253,6 +279,13 @@ class InFlightMessage:
         """Submit all requests; a message without requests is answered at once."""
         requests = self.exchange.requests
         engine.metrics.commands[self.exchange.name] += 1
+        token = CURRENT.set(self.trace)
+        try:
+            self._begin(engine, requests)
+        finally:
+            CURRENT.reset(token)
+
+    def _begin(self, engine: Engine, requests: tuple[Request, ...]) -> None:
         if len(requests) == 1:
             request = requests[0]
             if isinstance(request, Append):
@@ -280,6 +313,8 @@ class InFlightMessage:
         if self._is_going_on:
             return
         self._is_going_on = True
+        # Replies to earlier requests bring it here, too.
+        token = CURRENT.set(self.trace)
         requests, abandons, present = self.exchange.requests, self._abandons, self._framing.present
         try:
             while (begun := len(abandons)) < len(requests) and self.may_go_on(begun - len(requests) + self.left):
@@ -287,14 +322,15 @@ class InFlightMessage:
                 abandons.append(_nothing)
                 abandons[begun] = self._engine.submit(self.login.principal, requests[begun], answer, present)
         finally:
+            CURRENT.reset(token)
             self._is_going_on = False
 
     def may_go_on(self, begun: int) -> bool:
         """Whether another of several requests may begin while so many are in flight: pages as the peer takes them."""
         return not self.fills_pages or (begun < PAGES_MAX and self._pipeline.may_read)
 
-    def abandon(self) -> None:
-        """The connection is gone: give up requests that only read or wait."""
+    def abandon(self) -> bool:
+        """The connection is gone: give up requests that only read or wait. False: there will be an answer."""
         given_up = [give_up() for give_up in self._abandons]
         # A cancelled task keeps its frames, which refer to this message. Drop the task, or the cycle stays in memory.
         self._abandons = [_nothing] * len(given_up)
@@ -302,10 +338,11 @@ class InFlightMessage:
         self._is_abandoned = True
         if len(self.exchange.requests) == 1 and given_up == [False]:
             # The engine still writes it, and replies then.
-            return
+            return False
         self._give_bytes_back()
         if len(self.exchange.requests) > 1 and given_up:
             self._drop_replies()
+        return True
 
     def revoke(self) -> None:
         """Give up a long poll whose sender may not wait for it any more, and say so."""
@@ -361,12 +398,13 @@ class InFlightMessage:
         size = 0 if encoded is None else sum(map(len, encoded.content))
         if not size or self._budget.take(size):
             return reply, size
-        return self._budget.busy(self.exchange.requests[index]), 0
+        return self._budget.busy(self.exchange.requests[index], self.login.principal), 0
 
     def _answer(self, replies: list[Reply | PenstockError]) -> None:
         for reply in replies:
             if isinstance(reply, PenstockError):
                 drop_traceback(reply)
+                self.outcome = type(reply).__name__ if self.outcome is OK else self.outcome
         try:
             answers = self.exchange.answers(replies)
         except Exception as error:
@@ -380,6 +418,7 @@ class InFlightMessage:
 
     def deliver(self, answers: list[Frames], done: bool) -> None:
         """Send answers. `done`: they are the last ones."""
+        self._pipeline.count_sent(self, answers)
         self._pipeline.send(self._framing, answers)
         if done:
             self._pipeline.finished(self)

@@ -1,22 +1,25 @@
 """Who sends on a connection: the connection itself, and behind a broker each sender by its routing frames.
 
 A sender that has shown nothing of its own is what its connection is: the principal of a certificate or key, or that of
-its gate. A broker's own token does not speak for those behind it.
+its gate. A broker's own token does not speak for those behind it. If that principal has too many connections, the
+sender is told to wait, and each request of it asks again.
 """
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.access import Login
-from penstock.errors import NotAuthenticated, OverLimit, PenstockError
+from penstock.engine.engine import FIELD_BYTES
+from penstock.errors import LimitExceeded, NotAuthenticated, PenstockError
 from penstock.model import Identity
 from penstock.tcp import CloseReason, TcpSession
 
 SENDERS_MAX: Final = 1024
 """Senders behind one connection that are remembered; the one that has sent nothing for longest is forgotten first."""
+SENDER_BYTES_MAX: Final = 4096
+"""Routing frames of one that is remembered, each with its overhead. ZeroMQ's have up to 255 bytes, one for a broker."""
 REFUSALS_MAX: Final = 10
 """Wrong tokens that a connection may show before it is ended."""
 
@@ -35,46 +38,54 @@ class Logins:
         self._replaced = replaced
         self._refusals = 0
         self._fixed: str | None = getattr(engine.settings, f"{gate.replace('-', '_')}_as")
-        self._base = self._arrive()
+        self._ids: Sequence[str] = ()
+        self._base: Login | None = self._arrive()
+        """What the connection is without a token; None if nobody needs it, since the connection has shown one."""
+        self._is_broker = False
+        """Whether messages came with routing frames."""
         self._own: Login | None = None
         self._behind: OrderedDict[tuple[bytes, ...], Login] = OrderedDict()
 
     def _arrive(self) -> Login:
-        try:
-            return self._access.arrive(self._fixed, self._ended)
-        except OverLimit:
-            asyncio.get_running_loop().call_soon(self._session.end, CloseReason.REFUSED)
-            return self._access.nobody(self._ended)
+        return self._access.arrive(self._fixed, self._ended, self._ids)
 
     def of(self, routing: Sequence[bytes]) -> Login:
         """The sender of a message with these routing frames."""
         if not routing:
-            return self._own or self._base
-        if not self._behind:
-            return self._base
-        key = tuple(routing)
+            return self._own or self._itself()
+        self._is_broker = True
+        key = tuple(routing) if self._behind else ()
         found = self._behind.get(key)
         if found is None:
-            return self._base
+            return self._itself()
         self._behind.move_to_end(key)
         return found
 
+    def _itself(self) -> Login:
+        """What the connection is without a token."""
+        base = self._base
+        if base is None or base.refusal is not None:
+            if base is not None:
+                self._access.leave(base)
+            base = self._base = self._arrive()
+        return base
+
     def secured(self, ids: Sequence[str]) -> bool:
         """The connection has shown a certificate or key; whether it stands for a principal."""
-        try:
-            found = self._access.by_credential(ids, self._ended)
-        except PenstockError:
-            return False
-        if found is None:
-            return False
-        self._access.leave(self._base)
-        self._base = found
-        return True
+        self._ids = ids
+        if ids and self._base is not None:
+            self._access.leave(self._base)
+            self._base = self._arrive()
+        return self._access.knows(ids)
 
     def authenticate(self, token: str, routing: Sequence[bytes] = ()) -> Identity | PenstockError:
         """Take a token, at any time and again: from the next message on its sender is that principal, or as before."""
         key = tuple(routing)
+        if (size := sum(FIELD_BYTES + len(frame) for frame in key)) > SENDER_BYTES_MAX:
+            return LimitExceeded("sender_bytes_max", size, SENDER_BYTES_MAX)
         before = self._behind.get(key) if key else self._own
+        if not key and before is None and not self._is_broker:
+            before = self._base
         try:
             found = self._access.by_token(token, self._ended, before)
         except PenstockError as error:
@@ -84,6 +95,9 @@ class Logins:
                     self._session.leave(CloseReason.UNAUTHENTICATED)
             return error
         if not key:
+            if before is self._base:
+                # Its principal has room for another connection now.
+                self._base = None
             self._own = found
         else:
             self._behind[key] = found
@@ -107,8 +121,8 @@ class Logins:
         if key is not None:
             del self._behind[key]
         elif login is self._base and self._own is not None:
-            # The connection goes on with its token, and is of its gate's principal no more.
-            self._base = self._arrive()
+            # The connection goes on with its token.
+            self._base = None
         else:
             self._session.end(CloseReason.REVOKED)
             return

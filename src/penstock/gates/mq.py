@@ -35,7 +35,7 @@ class MqGate(TcpGate[MqSession]):
         return MqSession(self._mq_limits, self._handlers, self)
 
     def _connected(self, session: MqSession) -> None:
-        session.data = Pipeline(self.engine, session, self.name, partial(self._send, session))
+        session.data = Pipeline(self.engine, session, self.traffic, partial(self._send, session))
         session.data.logins.secured(certificate_ids(session.tls))
 
     def _received(self, session: MqSession, message: Message) -> None:

@@ -6,13 +6,15 @@ one wait, and when there are too many of them the gate stops reading from the co
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES, Budget
-from penstock.errors import PenstockError, Unexpected, drop_traceback
+from penstock.engine.traffic import CONNECTION, CURRENT, GONE, OK, Trace
+from penstock.errors import PenstockError, ReaderBusy, Unexpected, WriterBusy, drop_traceback
 from penstock.gates.contract import TcpGate, limits_of
 from penstock.gates.logins import Logins
 from penstock.gates.tls import ServerTls, certificate_ids
@@ -24,6 +26,8 @@ from penstock.wire.remits.operations import Exchange, decode, error_frame, item_
 
 log = logging.getLogger(__name__)
 
+REJECTED: Final = "rejected"
+"""The outcome of a frame that is no request."""
 OUTSTANDING_MAX: Final = 1024
 """Unanswered requests of one connection; when there are more, the gate stops reading from it."""
 READS_MAX: Final = 4
@@ -50,10 +54,26 @@ class RemitsGate(TcpGate["_Session"]):
 class _InFlightRequest:
     """A request in flight, and its answer once it is ready."""
 
-    __slots__ = ("_abandon", "_budget", "_exchange", "_kept", "_session", "answer", "size")
+    __slots__ = (
+        "_abandon",
+        "_budget",
+        "_exchange",
+        "_kept",
+        "_session",
+        "answer",
+        "asked",
+        "bytes",
+        "outcome",
+        "size",
+        "trace",
+    )
 
     def __init__(self, session: "_Session", exchange: Exchange, size: int) -> None:
+        self.trace = Trace()
         self._session = session
+        self.asked = exchange.request
+        self.bytes = size
+        self.outcome = OK if exchange.refused is None else REJECTED
         self._budget: Budget = session.budget
         self._exchange = exchange
         self.size = size
@@ -76,16 +96,28 @@ class _InFlightRequest:
         """Drop the request, and answer busy in its turn."""
         self.size = 0
         if self._exchange.request is not None:
-            busy = error_frame(self._budget.busy(self._exchange.request))
+            self.outcome = WriterBusy.__name__ if isinstance(self.asked, AddMessages) else ReaderBusy.__name__
+            busy = error_frame(self._budget.busy(self._exchange.request, self._session.logins.of(()).principal))
             self._exchange = Exchange(None, lambda _reply: busy)
 
     def begin(self, engine: Engine) -> None:
         request = self._exchange.request
+        self.trace.waited(CONNECTION, time.monotonic() - self.trace.since)
+        token = CURRENT.set(self.trace)
+        try:
+            self._begin(engine, request)
+        finally:
+            CURRENT.reset(token)
+
+    def _begin(self, engine: Engine, request: Request | None) -> None:
         if request is None:
             self.answer = self._exchange.answer()
         else:
             login = self._session.logins.of(())
-            if (refusal := login.admit(self.size)) is not None:
+            refusal = login.admit(self.size)
+            if login.refusal is not None and not isinstance(request, Authenticate):
+                refusal = login.refusal
+            if refusal is not None:
                 self._replied(refusal)
             elif isinstance(request, Authenticate):
                 self._replied(self._session.logins.authenticate(request.token))
@@ -95,6 +127,7 @@ class _InFlightRequest:
     def _replied(self, reply: Reply | PenstockError) -> None:
         if isinstance(reply, PenstockError):
             drop_traceback(reply)
+            self.outcome = type(reply).__name__
         try:
             self.answer = self._exchange.answer(reply)
         except Exception as error:
@@ -113,7 +146,8 @@ class _InFlightRequest:
         if self._budget.take(len(answer)):
             self._kept = len(answer)
         elif self._exchange.request is not None:
-            self.answer = error_frame(self._budget.busy(self._exchange.request))
+            principal = self._session.logins.of(()).principal
+            self.answer = error_frame(self._budget.busy(self._exchange.request, principal))
 
     def leave(self) -> None:
         for size in filter(None, (self.size, self._kept)):
@@ -165,6 +199,7 @@ class _Session(TcpSession):
         exchange = decode(frame, self._engine.settings.commit_events_max)
         messages = exchange.request.messages if isinstance(exchange.request, AddMessages) else ()
         request = _InFlightRequest(self, exchange, len(frame.payload) + FIELD_BYTES * (1 + len(messages)))
+        self._gate.traffic.in_flight += 1
         self._waiting.append(request)
         self._size += request.size
         if self._is_crowded:
@@ -203,9 +238,18 @@ class _Session(TcpSession):
         self._size -= request.size
         request.leave()
         self.messages_sent += 1
+        self._tell(request, request.outcome, len(answer))
         self._engine.metrics.gate_sent[self._gate.name] += 1
         self.write(answer)
         return True
+
+    def _tell(self, request: _InFlightRequest, outcome: str, sent_bytes: int) -> None:
+        if not self._gate.traffic.done(request.trace):
+            return
+        asked, name = request.asked, self.logins.of(()).principal.name
+        command = "other" if asked is None else type(asked).__name__
+        requests = () if asked is None else (asked,)
+        self._gate.traffic.tell(request.trace, self, name, command, requests, (request.bytes, sent_bytes), outcome)
 
     def is_next(self, request: _InFlightRequest) -> bool:
         return not self._in_flight or self._in_flight[0] is request
@@ -259,6 +303,7 @@ class _Session(TcpSession):
         self.logins.close()
         for request in [*self._waiting, *self._in_flight]:
             request.abandon()
+            self._tell(request, GONE, 0)
         # They refer to this session: a cycle that would keep large requests in memory.
         self._waiting.clear()
         self._in_flight.clear()

@@ -73,7 +73,8 @@ class ServerTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-        # A resumed session would skip the look at the client's certificate, and connections last long anyway.
+        # A resumed session skips the look at the client's certificate, and connections last long anyway. This is for
+        # TLS 1.3. Python cannot turn it off for 1.2: see `certificate_ids`.
         context.num_tickets = 0
         _check_readable("tls_cert", self._cert)
         _check_key(self._key)
@@ -123,6 +124,11 @@ def certificate_ids(tls: ssl.SSLObject | None) -> list[str]:
     if not certificate:
         return []
     assert tls is not None
+    until: Any = certificate["notAfter"]
+    if ssl.cert_time_to_seconds(until) < time.time():
+        # It was valid when the session began that TLS 1.2 has resumed. Only in date it still is: other authorities come
+        # with another context, which knows no sessions of this one.
+        return []
     alternatives: Any = certificate.get("subjectAltName", ())
     subject: Any = certificate.get("subject", ())
     names = [value for wanted in NAMES for kind, value in alternatives if kind == wanted]

@@ -103,7 +103,7 @@ class ZmtpSession(TcpSession):
             Limits(settings.res_frame_bytes_max, settings.res_message_bytes_max, settings.res_message_frames_max),
             None if gate.keys is None else Curve(gate.keys.secret, gate.keys.public, self._admit),
         )
-        self._pipeline = Pipeline(gate.engine, self, gate.name, self._answer, settings.res_unread_max)
+        self._pipeline = Pipeline(gate.engine, self, gate.traffic, self._answer, settings.res_unread_max)
         self._is_known_only = settings.curve_known_only
         self._handshake_s_max = settings.res_handshake_ms_max / 1000
         self._ttl_s = 0.0

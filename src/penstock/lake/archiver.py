@@ -6,10 +6,13 @@ files; the driver gives them their names and writes the manifest. A long history
 done. A process that follows a store locks the lake only while it catches up, so that others get their turn.
 """
 
+import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Final, NamedTuple
 
+from penstock.history.source import SERVED
 from penstock.lake import changes
 from penstock.lake.changes import ARCHIVE, REWRITE, LakeTask, LakeWriter, StagedFile
 from penstock.lake.manifests import MANIFEST, Manifest, encode
@@ -21,12 +24,17 @@ from penstock.model import PositionRange
 from penstock.model.address import addressed
 from penstock.model.times import now_text
 from penstock.spark.parallel import Session
+from penstock.store import open_reader
 from penstock.store.contract import Progressed, StoreIdentity
 from penstock.store.seals import SEALED_EVENTS
 from penstock.store.urls import absolute_url
+from penstock.store.watermarks import LAKE
 
 RANGE_BYTES: Final = 64 << 20
 """About how many bytes of events one task archives. It needs about seven times that in memory."""
+
+NOTE_S: Final = 10.0
+"""How often a process that follows a store leaves a note in it."""
 
 
 class Archived(NamedTuple):
@@ -57,6 +65,7 @@ class Archiver:
         self._place, self._iceberg = open_lake_place(lake), iceberg
         self.manifest: Manifest | None = None
         """The manifest after the last `catch_up`."""
+        self._note_at = 0.0
         manifest, source = changes.find_manifest(self._place), look(self._url)
         if manifest is None:
             changes.check_new(self._place)
@@ -69,6 +78,7 @@ class Archiver:
         Raises LakeInUse if another process works on the lake.
         """
         if self.manifest is not None and self._is_current(self.manifest):
+            self._leave_watermark(self.manifest)
             return Archived(0, 0, 0, self.manifest.head)
         place = self._place
         with place.lock("archive"):
@@ -86,7 +96,16 @@ class Archiver:
                 check_source(place.shown, before, source)
                 rewritten = self._follow(lake, source, progressed, is_ending)
             self.manifest = now = lake.manifest
+        self._leave_watermark(now)
         return Archived(now.head - before.head, len(now.files) - len(before.files), rewritten, now.head)
+
+    def _leave_watermark(self, now: Manifest) -> None:
+        """Tell the store's server how far the lake is. Through a server there is nothing to leave a note in."""
+        if self._url.startswith(SERVED) or time.monotonic() < self._note_at:
+            return
+        self._note_at = time.monotonic() + NOTE_S
+        with closing(open_reader(self._url)) as store:
+            store.leave_watermark(LAKE, now.identity, now.head)
 
     def _is_current(self, known: Manifest) -> bool:
         """Whether there is nothing to do. This needs no lock."""

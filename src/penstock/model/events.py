@@ -10,8 +10,8 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from time import time_ns
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -19,7 +19,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from penstock.errors import InvalidRequest, NotJson
-from penstock.model.access import View
+from penstock.model.access import Scope, View
 from penstock.model.times import (
     UNIX_EPOCH_TICKS,
     datetime_of,
@@ -82,6 +82,8 @@ NEW: Final = 1
 """Expected version of a stream that must not exist yet: its first event gets sequence 1."""
 ANY: Final = -1
 """Expected version that is not checked."""
+DUE: Final = "penstock-due"
+"""The header that says when queues hand an event out: an RFC 3339 time."""
 
 
 SHOWN_MAX: Final = 60
@@ -199,16 +201,39 @@ def event(
     *,
     id: UUID | bytes | str | None = None,
     time: datetime | None = None,
+    due: datetime | None = None,
 ) -> NewEvent:
     """An event to append. Bytes are its body as they are, text is encoded, anything else becomes JSON.
 
-    Raises NotJson, or InvalidRequest for an id that is none, or a time that is none or has no time zone.
+    It is in the history at once; queues hand it out when it is `due`. Raises NotJson, or InvalidRequest for an id that
+    is none, or a time that is none or has no time zone.
     """
     if not isinstance(body, bytes):
         body = _bytes_of(body)
+    if due is not None:
+        headers = with_due(headers, due)
     if headers is not None and not isinstance(headers, str):
         headers = _json(headers, "headers").decode()
     return new_event(type, body, headers, id, time)
+
+
+def with_due(headers: str | Mapping[str, Any] | None, due: datetime) -> str:
+    """Headers that also say when queues hand the event out. Raises NotJson, or InvalidRequest without a time zone."""
+    ticks_of_time(due, "due")
+    text = due.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return _json({**_headers_of(headers), DUE: text}, "headers").decode()
+
+
+def _headers_of(headers: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if not isinstance(headers, str):
+        return headers or {}
+    try:
+        found = json.loads(headers)
+    except (ValueError, RecursionError) as error:
+        raise NotJson("the headers of an event", str(error)) from None
+    if not isinstance(found, dict):
+        raise NotJson("the headers of an event", f"an object was expected, not {type(found).__name__}")
+    return found
 
 
 compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -332,6 +357,8 @@ class EventFilter:
         """The part of it that a principal may see."""
         if view is None or (self.context is not None and view.has_filter(self.context, self.prefix)):
             return self
+        if self.within is not None:
+            return replace(self, within=self.within.meet(view))
         scopes = tuple(scope for scope in view.scopes if scope.meets_filter(self.context, self.prefix))
         if len(scopes) == 1 and scopes[0].context is not None:
             # Indexes find one context and prefix quickly.
@@ -340,3 +367,52 @@ class EventFilter:
             is_enough = not scopes[0].is_exact and prefix != "*"
             return EventFilter(scopes[0].context, prefix, self.types, None if is_enough else View(scopes))
         return replace(self, within=View(scopes))
+
+
+SELECTED_MAX: Final = 100
+"""Types, or prefixes, of one selection."""
+
+
+class Selection(NamedTuple):
+    """What narrows the filter of a queue or subscription: types of events, and several prefixes; None: all."""
+
+    types: tuple[str, ...] | None = None
+    prefixes: tuple[str, ...] | None = None
+
+    @staticmethod
+    @lru_cache(1024)
+    def parsed(text: str) -> "Selection":
+        """Raises InvalidRequest."""
+        try:
+            given = json.loads(text) if text else {}
+            if not isinstance(given, dict):
+                raise TypeError
+            if unknown := given.keys() - set(Selection._fields):
+                raise InvalidRequest("selection", f"has {min(unknown)!r}; it knows {', '.join(Selection._fields)}")
+            selection = Selection(*(tuple(given[name]) if name in given else None for name in Selection._fields))
+        except (ValueError, TypeError, RecursionError):
+            raise InvalidRequest("selection", f"{text[:SHOWN_MAX]!r} is none") from None
+        for name, values in selection._asdict().items():
+            if values is not None and not 0 < len(values) <= SELECTED_MAX:
+                raise InvalidRequest(name, f"are {len(values)}; there must be 1 to {SELECTED_MAX}")
+            check = check_type if name == "types" else check_stream
+            for value in values or ():
+                if reason := check(value) if isinstance(value, str) else "is no text":
+                    raise InvalidRequest(name.removesuffix("s"), reason)
+        return selection
+
+    @property
+    def text(self) -> str:
+        """As the store keeps it: empty if it selects everything."""
+        given = {name: sorted(set(value)) for name, value in self._asdict().items() if value is not None}
+        return compact(given) if given else ""
+
+    def beginnings(self, filter: str) -> tuple[str, ...]:
+        """How the names of all streams begin that pass a filter and this."""
+        prefix = "" if filter == "*" else filter
+        fitting = (one for one in self.prefixes or () if one.startswith(prefix) or prefix.startswith(one))
+        return tuple(max(one, prefix, key=len) for one in fitting) or (prefix,)
+
+    def events(self, context: str | None, filter: str) -> EventFilter:
+        scopes = tuple(Scope(context, prefix) for prefix in self.prefixes or ())
+        return EventFilter(context, filter, self.types, View(scopes) if scopes else None)

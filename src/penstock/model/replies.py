@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from penstock.model.events import Event
+from penstock.model.events import Event, EventFilter, Selection
 from penstock.model.requests import IteratorKind, Over
+from penstock.model.times import datetime_of
 
 Item = TypeVar("Item")
 
@@ -115,14 +117,27 @@ class FetchedBatch(Reply):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """A durable subscription. `position` is the next it will look at; `last_ticks` the time its last batch ended on."""
+    """A durable subscription. `position` is the next it will look at; `last_ticks` the time its last batch ended on.
+
+    Without `context` it is of all contexts. `selection` is as in SubscriptionStart. `behind` counts the events that it
+    will get; the other two are as in a QueueInfo. Only lists count them.
+    """
 
     id: int
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     position: int
     last_ticks: int | None
+    behind: int = 0
+    behind_is_exact: bool = False
+    behind_ms: int = 0
+    selection: str = ""
+
+    @property
+    def wanted(self) -> EventFilter:
+        """The events that it delivers."""
+        return Selection.parsed(self.selection).events(self.context, self.filter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +153,29 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that a queue hands out no more, who had it last, why it is here, and since when (ticks)."""
+
+    position: int
+    stream: str
+    sequence: int
+    deliveries: int
+    subscriber: str
+    reason: str
+    died: int
+
+    @property
+    def died_at(self) -> datetime:
+        """Cut to microseconds."""
+        return datetime_of(self.died)
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery(Reply):
-    """An allocation of a queue with its events, or neither. `now` is the server's time in ticks."""
+    """An allocation of a queue with its events, or neither. `now` is the server's time in ticks.
+
+    `runs` are all allocations: more than one only for who asks for several. `ordered` says how the queue is ordered.
+    """
 
     context: str
     queue: str
@@ -148,15 +184,46 @@ class Delivery(Reply):
     allocation: Allocation | None
     events: list[Event]
     encoded: Encoded | None = None
+    runs: Sequence[Allocation] = ()
+    ordered: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extended(Reply):
+    """When the allocations expire now (ticks)."""
+
+    expires: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePreview(Reply):
+    """From `position` on a queue would deliver `behind` events; unless that is exact, more.
+
+    `behind_ms` is how long ago the oldest of them was recorded. A move would drop `allocations` and `dead` letters.
+    """
+
+    position: int
+    behind: int
+    behind_is_exact: bool
+    behind_ms: int
+    allocations: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutBackCount(Reply):
+    events: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
     """A queue's state. `position` is the marker: what lies below it was allocated or passed over.
 
-    `behind` counts what is still to be handed out: positions from the queue's next event on, and events that come
-    again. `allocated` counts events that consumers hold, `allocations` all that is not acknowledged, `dead` the dead
-    letters. `deliveries_max` is the most holders that one allocation had.
+    `behind` counts the events that are still to be handed out, for the first time or again; unless `behind_is_exact`,
+    there may be more. `behind_ms` is how long ago the oldest of them was recorded; 0 without any. `allocated` counts
+    events that consumers hold, `allocations` all that is not acknowledged, `dead` the dead letters.
+    `deliveries_max` is the most holders that one allocation had. `delayed` counts events that wait for a time: they are
+    due later, or failed and come again. `ordered`, `selection` and `retry` are as in SubscribeQueue.
     """
 
     id: int
@@ -170,6 +237,18 @@ class QueueInfo:
     deliveries_max: int
     dead: int
     dead_after: int | None
+    behind_is_exact: bool = False
+    behind_ms: int = 0
+    ordered: str = ""
+    selection: str = ""
+    retry: str = ""
+    paused: bool = False
+    delayed: int = 0
+
+    @property
+    def wanted(self) -> EventFilter:
+        """The events that it delivers."""
+        return Selection.parsed(self.selection).events(self.context, self.filter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, NamedTuple, TypeVar, dataclass_transform
 
 from penstock.model.access import Limits, Right
 from penstock.model.columns import Columns, columns_of
-from penstock.model.events import ANY, NewEvent
+from penstock.model.events import ANY, NewEvent, Selection
 
 R = TypeVar("R", bound="Request")
 
@@ -271,9 +271,12 @@ class ListStreams(Request):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStart:
-    context: str
+    """Without `context`: all contexts that the principal may see. `selection` is the text of a `Selection`."""
+
+    context: str | None
     filter: str
     start_ticks: int
+    selection: str = ""
 
 
 @request(Right.CONSUME, Reach.EACH, Repeat.HARMLESS)
@@ -282,7 +285,14 @@ class RegisterSubscriptions(Request):
     subscriptions: tuple[SubscriptionStart, ...]
 
     def places(self) -> Iterable[Place]:
-        return (Place(one.context, one.filter, True) for one in self.subscriptions)
+        return (place for one in self.subscriptions for place in _places(one.context, one.filter, one.selection))
+
+
+def _places(context: str | None, filter: str, selection: str | None) -> Iterable[Place]:
+    """What a consumer with this filter needs. Of all contexts it gets what it may see, and needs no more."""
+    if context is None:
+        return ()
+    return (Place(context, prefix, True) for prefix in Selection.parsed(selection or "").beginnings(filter))
 
 
 @request(Right.CONSUME, Reach.SUBSCRIPTION, Repeat.READS)
@@ -307,12 +317,13 @@ class SetSubscription(Request):
     """Move a subscription to a time. A repeat would move it back over what was progressed since."""
 
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     ticks: int
+    selection: str = ""
 
     def places(self) -> Iterable[Place]:
-        return (Place(self.context, self.filter, True),)
+        return _places(self.context, self.filter, self.selection)
 
 
 @request(Right.READ, Reach.VISIBLE, Repeat.READS)
@@ -325,7 +336,11 @@ class ListSubscriptions(Request):
 
 @request(Right.CONSUME, Reach.EACH, Repeat.HARMLESS)
 class SubscribeQueue(Request):
-    """Declare a queue if it is new, and allocate events of it. `ttl_ms` of −1 allocates nothing."""
+    """Declare a queue if it is new, and allocate events of it. `ttl_ms` of −1 allocates nothing.
+
+    How a new queue works: None is the usual. `selection` is the text of a `Selection`, `retry` of a `RetryPolicy`.
+    `several`: the consumer understands several allocations at a time.
+    """
 
     context: str
     queue: str
@@ -335,9 +350,14 @@ class SubscribeQueue(Request):
     count: int
     ttl_ms: int
     wait_ms: int = 0
+    ordered: str | None = None
+    selection: str | None = None
+    retry: str | None = None
+    dead_after: int | None = None
+    several: bool = False
 
     def places(self) -> Iterable[Place]:
-        return (Place(self.context, self.filter, True),)
+        return _places(self.context, self.filter, self.selection)
 
 
 @request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
@@ -355,6 +375,169 @@ class AcknowledgeQueue(Request):
     count: int
     ttl_ms: int
     wait_ms: int = 0
+
+    several: ClassVar[bool] = False
+
+
+BY_STREAM: Final = "stream"
+BY_PREFIX: Final = "prefix:"
+"""How a queue is ordered: by stream, or by the part of its name before the separator that follows."""
+
+
+def order_key(ordered: str, stream: str) -> str:
+    """What a queue orders the events of a stream by; empty if it is not ordered."""
+    if not ordered:
+        return ""
+    if ordered == BY_STREAM:
+        return stream
+    separator = ordered.removeprefix(BY_PREFIX)
+    # No other key has the separator in it.
+    return stream.partition(separator)[0] or separator
+
+
+class Run(NamedTuple):
+    """An allocation: its first and its last position."""
+
+    first: int
+    last: int
+
+
+class Rest(StrEnum):
+    """What becomes of the events of a batch that have no outcome of their own."""
+
+    DONE = "done"
+    RETRY = "retry"
+    BACK = "back"
+    """They go back, and this delivery does not count."""
+
+
+NOT_TRIED: Final = -1
+"""Instead of a delay: the consumer has not tried the event, which goes back, and this delivery does not count."""
+
+
+class Retried(NamedTuple):
+    """An event that comes again after a delay; None: as the queue's policy says. Or NOT_TRIED."""
+
+    position: int
+    delay_ms: int | None
+    reason: str
+
+
+class Buried(NamedTuple):
+    position: int
+    reason: str
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class SettleQueue(Request):
+    """End allocations that a consumer holds, with an outcome for each event. AllocationLost if one of them is lost.
+
+    A repeat finds them lost. Events that failed as often as the queue's dead-letter rule says become dead letters.
+    """
+
+    context: str | None
+    queue: str
+    subscriber: str
+    runs: tuple[Run, ...]
+    rest: Rest = Rest.DONE
+    delay_ms: int | None = None
+    reason: str = ""
+    retries: tuple[Retried, ...] = ()
+    buries: tuple[Buried, ...] = ()
+
+    @property
+    def is_all_done(self) -> bool:
+        """Whether it acknowledges every event."""
+        return self.rest == Rest.DONE and not self.retries and not self.buries
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class ExtendQueue(Request):
+    """Hold allocations for so long from now on. AllocationLost if one of them is lost."""
+
+    context: str | None
+    queue: str
+    subscriber: str
+    runs: tuple[Run, ...]
+    ttl_ms: int
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class PauseQueue(Request):
+    """Hand out nothing until the queue is resumed. Consumers keep what they hold."""
+
+    context: str | None
+    queue: str
+    paused: bool = True
+
+
+@request(Right.CONSUME, Reach.QUEUE)
+class DeleteQueue(Request):
+    """With its allocations and dead letters. Events stay in the history."""
+
+    context: str | None
+    queue: str
+
+
+@request(Right.CONSUME, Reach.QUEUE)
+class RenameQueue(Request):
+    context: str | None
+    queue: str
+    name: str
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class SetRetryPolicy(Request):
+    """How long events wait that failed. `retry` is the text of a `RetryPolicy`; empty: the usual one."""
+
+    context: str | None
+    queue: str
+    retry: str
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class SetQueueFilter(Request):
+    """Deliver other events from the marker on. Refused while the queue has allocations."""
+
+    context: str | None
+    queue: str
+    filter: str
+    selection: str = ""
+
+
+@request(Right.READ, Reach.QUEUE, Repeat.READS)
+class PreviewQueue(Request):
+    """What another filter, or a move, would have a queue deliver; nothing changes. None: as it is.
+
+    With `filter` or `selection` as in SetQueueFilter, with `position` or `ticks` as in ResetQueue; not both of those.
+    """
+
+    context: str | None
+    queue: str
+    filter: str | None = None
+    selection: str | None = None
+    ticks: int | None = None
+    position: int | None = None
+
+
+@request(Right.READ, Reach.QUEUE, Repeat.READS)
+class ListLetters(Request):
+    """Dead letters, event by event, by position, after one."""
+
+    context: str | None
+    queue: str
+    after: int = 0
+    limit: int | None = None
+
+
+@request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
+class PutBackLetters(Request):
+    """Give dead letters to the queue's next consumers, or with `drop` to nobody. Answers how many there were."""
+
+    context: str | None
+    queue: str
+    positions: tuple[int, ...]
+    drop: bool = False
 
 
 @request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)

@@ -151,6 +151,7 @@ def at_least(minimum: int, value: int) -> int:
 
 T = TypeVar("T")
 
+LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -330,7 +331,14 @@ class Settings:
         128 * MIB, size(0), "free disk space below which appends are refused, and all else goes on; 0: never"
     )
     stream_cache_max: int = setting(100_000, count(0), "stream heads kept in memory")
+    drain_ms: int = setting(
+        0, count(0), "how long a stop waits before it closes the gates, while /readyz answers 503; 0: not at all"
+    )
     shutdown_ms_max: int = setting(10_000, count(0), "how long a stop may take to finish what is under way")
+    slow_request_ms: int = setting(
+        1000, count(0), "a request on which the server spends more has a warning in the log; 0: never"
+    )
+    log_format: str = setting("text", choice(*LOG_FORMATS), "text, or json: one object in each line")
     log_level: str = setting("info", choice(*LOG_LEVELS), f"one of {', '.join(LOG_LEVELS)}")
 
 

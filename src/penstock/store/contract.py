@@ -4,23 +4,28 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.model import (
+    BY_PREFIX,
+    BY_STREAM,
     Allocation,
     Appended,
     Credential,
     Event,
+    EventFilter,
     Installed,
     Limits,
     PrincipalInfo,
     ProducerMark,
     Published,
+    Selection,
     StagedUnit,
     SubscriptionInfo,
     Winner,
+    order_key,
 )
 from penstock.model.columns import Columns
 from penstock.store.record import Record
@@ -31,6 +36,15 @@ LOGS_MAX: Final = 100_000
 """Logs in one store."""
 ITERATOR_CHAIN_MAX: Final = 16
 """Iterators that may read one another in a row."""
+
+
+def is_order(ordered: str) -> bool:
+    """Whether a queue can be ordered like this."""
+    return ordered in ("", BY_STREAM) or (ordered.startswith(BY_PREFIX) and ordered != BY_PREFIX)
+
+
+Run = tuple[int, int]
+"""The first and the last position of an allocation."""
 
 
 class StoreIdentity(NamedTuple):
@@ -79,15 +93,77 @@ class Search(NamedTuple):
     end: bool
 
 
+WAITING: Final = 1 << 62
+"""When an allocation expires that waits for another of its key."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue as its consumers need it."""
+    """A queue as its consumers need it. `selection` and `retry` are JSON objects or empty."""
 
     id: int
     context: str
     name: str
     filter: str
     position: int
+    ordered: str = ""
+    selection: str = ""
+    retry: str = ""
+    paused: int = 0
+    dead_after: int | None = field(default=None, compare=False)
+    version: int = 0
+    """Changes with what it hands out, and whether it does."""
+
+    @property
+    def wanted(self) -> EventFilter:
+        """The events that it hands out."""
+        return Selection.parsed(self.selection).events(self.context, self.filter)
+
+    def key_of(self, stream: str) -> str:
+        """What the events of a stream are ordered by; empty if the queue is not ordered."""
+        return order_key(self.ordered, stream)
+
+
+class Held(NamedTuple):
+    """An allocation with its key."""
+
+    first: int
+    last: int
+    events: int
+    subscriber: str
+    expires: int
+    deliveries: int
+    key: str = ""
+
+    @property
+    def run(self) -> Run:
+        return self.first, self.last
+
+    @property
+    def allocation(self) -> Allocation:
+        return Allocation(*self[:6])
+
+
+class Part(NamedTuple):
+    """An allocation to add: events of one key between two positions, which nobody gets before `due` (ticks)."""
+
+    first: int
+    last: int
+    events: int
+    key: str = ""
+    due: int = 0
+    deliveries: int = 0
+
+
+class Letter(NamedTuple):
+    """An event to set aside as a dead letter."""
+
+    position: int
+    stream: str
+    sequence: int
+    deliveries: int
+    subscriber: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +239,10 @@ class Hid(NamedTuple):
 STATE_TABLES: Final = {
     "timelines": ("timeline", "after_position", "started"),
     "contexts": ("name", "events", "commits", "streams", "bytes", "top"),
-    "subscriptions": ("id", "subscriber", "context", "filter", "position", "last_ticks"),
-    "queues": ("id", "name", "context", "filter", "position", "dead_after"),
-    "allocations": ("queue_id", "first", "last", "count", "subscriber", "expires", "deliveries"),
+    "subscriptions": ("id", "subscriber", "context", "filter", "position", "last_ticks", "selection"),
+    "queues": ("id", "name", "context", "filter", "position", "dead_after", "ordered", "selection", "retry", "paused"),
+    "allocations": ("queue_id", "first", "last", "count", "subscriber", "expires", "deliveries", "key", "due"),
+    "dead_letters": ("queue_id", "position", "stream", "sequence", "deliveries", "subscriber", "reason", "died"),
     "producers": ("name", "number", "result", "used"),
     "logs": ("name", "created", "base", "bytes"),
     "iterators": ("id", "name", "log", "over", "kind", "function", "indexed", "created", "base"),
@@ -224,12 +301,13 @@ class Commit(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Register(Operation):
-    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo."""
+    """Make a subscription that starts at a position, or find it. Answers SubscriptionInfo; SubscriptionMismatch."""
 
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     position: int
+    selection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +330,7 @@ class SetBookmark(Operation):
     """Move a subscription from any position. Fails with SubscriptionNotFound."""
 
     subscriber: str
-    context: str
+    context: str | None
     filter: str
     position: int
 
@@ -265,6 +343,10 @@ class DeclareQueue(Operation):
     name: str
     filter: str
     position: int
+    ordered: str = ""
+    selection: str = ""
+    retry: str = ""
+    dead_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +377,8 @@ class Release(Operation):
 class Proposal:
     """The next allocation of a queue as a reader computed it.
 
-    `marker` is the position of the queue at that time. Without `first` there was nothing up to `next`. `kind` says
-    where the allocation comes from.
+    `marker` is the position of the queue at that time, and `version` its version. Without `first` there was nothing up
+    to `next`. `kind` says where the allocation comes from.
     """
 
     kind: str
@@ -305,6 +387,7 @@ class Proposal:
     first: int = 0
     last: int = 0
     count: int = 0
+    version: int = 0
 
     OWN: ClassVar[str] = "own"
     EXPIRED: ClassVar[str] = "expired"
@@ -326,8 +409,90 @@ STALE: Final = "stale"
 
 
 @dataclass(frozen=True, slots=True)
+class AllocateParts(Operation):
+    """Carry out a proposal of several allocations if it still holds.
+
+    Either the subscriber holds `own` already, or it takes over `taken`, gets `held`, and the queue keeps `kept` for
+    later; then the marker goes from `marker` to `next`. Answers the subscriber's allocations in order, as Held; None if
+    there are none; or STALE: propose again.
+    """
+
+    queue: int
+    subscriber: str
+    ttl_ms: int
+    marker: int
+    next: int
+    own: tuple[Run, ...] = ()
+    taken: tuple[Run, ...] = ()
+    held: tuple[Part, ...] = ()
+    kept: tuple[Part, ...] = ()
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(Operation):
+    """End allocations that a subscriber holds, or with `subscriber` None, that have expired.
+
+    Instead of them the queue gets `back` for its next consumers, and `dead` as dead letters. What waited for their keys
+    becomes available. Answers how many it ended. If one of `runs` is lost: with `strict` AllocationLost; else it ends
+    the others, but if there is something to put in their place, nothing.
+    """
+
+    queue: int
+    subscriber: str | None
+    runs: tuple[Run, ...]
+    back: tuple[Part, ...] = ()
+    dead: tuple[Letter, ...] = ()
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(Operation):
+    """Let allocations that a subscriber holds expire later. Answers when (ticks); AllocationLost if one is lost."""
+
+    queue: int
+    subscriber: str
+    runs: tuple[Run, ...]
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revive(Operation):
+    """Take events from the dead letters; those of `parts`, one event each, go to the next consumers.
+
+    Answers how many were dead letters.
+    """
+
+    queue: int
+    positions: tuple[int, ...]
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeQueue(Operation):
+    """Change what is not None. Answers True; QueueNotFound; QueueExists if another queue has the name.
+
+    Another filter or selection is refused with InvalidRequest while the queue has allocations.
+    """
+
+    queue: int
+    name: str | None = None
+    filter: str | None = None
+    selection: str | None = None
+    retry: str | None = None
+    paused: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue(Operation):
+    """Delete a queue with its allocations and dead letters. Answers whether it existed."""
+
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
 class MoveQueue(Operation):
-    """Drop a queue's allocations and move its marker to a position."""
+    """Drop a queue's allocations and dead letters, and move its marker to a position."""
 
     queue: int
     position: int
@@ -354,11 +519,13 @@ class Reoffer(Operation):
     """Hand out again what a queue has handed out before, as allocations for its next consumers.
 
     Each of `runs` is (first, last, count) and becomes one allocation; they are disjoint and in order. Answers True.
-    Fails with QueueContended if a run overlaps an existing allocation, or does not lie before the marker.
+    Fails with QueueContended if a run overlaps an existing allocation, or does not lie before the marker. An ordered
+    queue has `parts` instead, one event each; those that an allocation begins with are left out.
     """
 
     queue: int
     runs: tuple[tuple[int, int, int], ...]
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -667,6 +834,7 @@ Result = (
     | QueueState
     | IteratorState
     | Allocation
+    | tuple[Held, ...]
     | AccessState
     | bool
     | int

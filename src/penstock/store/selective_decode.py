@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from penstock.errors import DamagedRecord
 from penstock.model import Event, EventFilter
+from penstock.model.columns import cuts
 from penstock.model.times import TICKS_MASK
-from penstock.store.record import SEQUENCE_MAX, Record, cuts
+from penstock.store.record import SEQUENCE_MAX, Record
 
 _HEADER_NAMES: Final = "checksum version flags types events position runs names text_bytes header_bytes"
 HEADER_TYPE: Final = np.dtype(

@@ -77,21 +77,31 @@ def open_files_max() -> int:
 class PeerLog:
     """Logs lines about peers up to a limit a minute, then their number: a peer must not be able to fill the log."""
 
-    def __init__(self, log: logging.Logger, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        log: logging.Logger,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+        left_out: str = "%s ended %s more connections",
+    ) -> None:
+        """`left_out` begins the line with the number of lines that were left out."""
         self._log = log
         self._name = name
+        self._about_left_out = left_out
         self._clock = clock
         self._since = clock()
         self._lines: Counter[str] = Counter()
         self._left_out = 0
         self._last_left_out = ""
 
-    def write(self, level: int, network: str, message: str, *arguments: object) -> None:
-        """Log a line about a peer of this network, or count it."""
+    def write(
+        self, level: int, network: str, message: str, *arguments: object, fields: dict[str, object] | None = None
+    ) -> None:
+        """Log a line about a peer of this network, or count it. Formatters show `fields` by their names."""
         self.tick()
         if self._lines[network] < LINES_PER_ADDRESS_MAX and self._lines.total() < LINES_MAX:
             self._lines[network] += 1
-            self._log.log(level, message, *arguments)
+            self._log.log(level, message, *arguments, extra={"fields": fields or {}})
         else:
             self._left_out += 1
             self._last_left_out = network
@@ -105,7 +115,7 @@ class PeerLog:
         """Log how many lines were left out, and begin another minute."""
         if self._left_out:
             self._log.warning(
-                "%s ended %s more connections, the last one from %s; the log names %d a minute, and %d of one address",
+                f"{self._about_left_out}, the last one from %s; the log names %d a minute, and %d of one address",
                 self._name,
                 f"{self._left_out:,}",
                 self._last_left_out,

@@ -13,10 +13,12 @@ A backend's test is a class and how to open it:
 from tests.store.contract.access import AccessContract
 from tests.store.contract.builds import BuildContract
 from tests.store.contract.commits import CommitContract
+from tests.store.contract.consumers import ConsumerContract
 from tests.store.contract.dead_letters import DeadLetterContract
 from tests.store.contract.erasures import ErasureContract
 from tests.store.contract.iterators import IteratorContract
 from tests.store.contract.keeping import KeepingContract
+from tests.store.contract.lags import LagContract
 from tests.store.contract.logs import LogContract
 from tests.store.contract.marks import MarkContract
 from tests.store.contract.queues import QueueContract
@@ -29,6 +31,7 @@ from tests.store.contract.staging import StagingContract
 from tests.store.contract.subscriptions import SubscriptionContract
 from tests.store.contract.transactions import TransactionContract
 from tests.store.contract.views import ViewContract
+from tests.store.contract.watermarks import WatermarkContract
 
 __all__ = ["LookingContract", "ReadingContract", "RememberingContract", "StoreContract"]
 
@@ -41,12 +44,14 @@ class RememberingContract(
 
 class LookingContract(
     ReofferContract,
+    ConsumerContract,
     DeadLetterContract,
     IteratorContract,
     ErasureContract,
     StagingContract,
     BuildContract,
     AccessContract,
+    WatermarkContract,
 ):
     """Operations that look in the database each time."""
 
@@ -55,7 +60,9 @@ class WritingContract(RememberingContract, LookingContract):
     """What becomes of each operation."""
 
 
-class ReadingContract(ReadContract, RecordContract, SearchContract, SealContract, KeepingContract, ViewContract):
+class ReadingContract(
+    ReadContract, RecordContract, SearchContract, SealContract, KeepingContract, ViewContract, LagContract
+):
     """How what was written is found again, sealed or not: plain appends to begin with, then many reads."""
 
 

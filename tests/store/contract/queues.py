@@ -87,30 +87,16 @@ class QueueContract(StoreCase):
         assert store.find_queues("nothing") == []
 
     def test_queues_are_listed_with_their_counts(self, store: Store, queue: QueueState, clock: Clock) -> None:
-        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 1, 10, 0, 0, 0, 0, None)]
+        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 1, 0, 0, 0, 0, 0, None)]
         given(store, queue, "a", 3)
         given(store, queue, "b", 2)
-        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 5, 5, 2, 1, 0, None)]
+        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 0, 5, 2, 1, 0, None)]
         clock.advance(TTL_MS)
         given(store, queue, "c")
         append(store, "orders", some(2))
-        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 9, 3, 2, 2, 0, None)]
+        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 2, 3, 2, 2, 0, None)]
         do_one(store, Acknowledge(queue.id, "c", 1, 3))
-        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 9, 0, 1, 1, 0, None)]
-
-    def test_a_queue_is_behind_from_its_next_event_on(self, store: Store, queue: QueueState) -> None:
-        carts = declare(store, "carts", filter="cart")
-
-        def behind() -> list[int]:
-            return [info.behind for info in store.queues(0, 10)]
-
-        assert (behind(), carts.position) == ([10, 0], 1)
-        given(store, queue, "a", 10)
-        append(store, "s", some(5000), context="else")
-        assert behind() == [0, 0]
-        append(store, "cart-1", some(1))
-        append(store, "s", some(2), context="else")
-        assert behind() == [3, 3]
+        assert store.queues(0, 10) == [QueueInfo(queue.id, "shop", "work", "", 6, 2, 0, 1, 1, 0, None)]
 
     def test_who_releases_what_it_holds_may_say_that_it_does_not_count(self, store: Store, queue: QueueState) -> None:
         given(store, queue, "a", 3)

@@ -25,7 +25,7 @@ class ReofferContract(StoreCase):
         assert store.waiting(queue.id) == (0, 0)
         assert do_one(store, Reoffer(queue.id, ((1, 3, 3), (5, 8, 2)))) is True
         assert (marker_of(store, queue), store.waiting(queue.id)) == (9, (2, 5))
-        assert store.queues(0, 10)[0].behind == 2 + 5
+        assert store.with_lag(store.queues(0, 10)[0]).behind == 2 + 5
         first = given(store, queue, "c")
         assert first == Allocation(1, 3, 3, "c", clock.ticks + TTL_MS * TICKS_PER_MS, 1)
         assert given(store, queue, "d") == Allocation(5, 8, 2, "d", first.expires, 1)

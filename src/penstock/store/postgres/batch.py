@@ -47,6 +47,9 @@ _CHANGES_QUEUES: Final = (
     contract.SetDeadRule,
     contract.Requeue,
     contract.Reoffer,
+    contract.Settle,
+    contract.Revive,
+    contract.ChangeQueue,
 )
 """After these, a queue may have something to hand out again."""
 _CHANGES_ACCESS: Final = (

@@ -291,6 +291,25 @@ ORDER BY position;
 -- name: next_blocks
 SELECT block FROM blocks WHERE context_id = %(context_id)s AND block >= %(block)s ORDER BY block LIMIT %(limit)s;
 
+-- How many events the records of a filter have, and whether all of them pass; otherwise the record tells.
+
+-- name: counts_of_context
+SELECT position, count, context_id IS NOT NULL FROM records
+WHERE position BETWEEN %(low)s AND %(high)s AND (context_id = %(context_id)s OR context_id IS NULL)
+ORDER BY position LIMIT %(limit)s;
+
+-- name: counts_of_streams
+SELECT position, count, stream_id IS NOT NULL FROM records
+WHERE position BETWEEN %(low)s AND %(high)s AND (context_id = %(context_id)s OR context_id IS NULL)
+  AND (stream_id IS NULL OR EXISTS (
+        SELECT FROM streams WHERE id = stream_id AND name >= %(prefix)s AND name < %(upper)s))
+ORDER BY position LIMIT %(limit)s;
+
+-- Whether events from a position on may be tombstones: some were erased, or a restore brought the history up to there.
+
+-- name: may_have_tombstones
+SELECT EXISTS (SELECT FROM erasures) OR %(position)s <= (SELECT max(after_position) FROM timelines);
+
 -- name: block_before_ticks
 SELECT block FROM blocks
 WHERE context_id = (SELECT id FROM contexts WHERE name = %(context)s) AND top_before < %(ticks)s
@@ -332,20 +351,20 @@ ORDER BY name LIMIT %(limit)s;
 -- Subscriptions.
 
 -- name: add_subscription
-INSERT INTO subscriptions (subscriber, context, filter, position)
-SELECT %(subscriber)s, %(context)s, %(filter)s, %(position)s
+INSERT INTO subscriptions (subscriber, context, filter, position, selection)
+SELECT %(subscriber)s, %(context)s, %(filter)s, %(position)s, %(selection)s
 WHERE NOT EXISTS (SELECT FROM subscriptions
     WHERE subscriber = %(subscriber)s AND context = %(context)s AND filter = %(filter)s);
 
 -- name: find_subscription
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions
 WHERE subscriber = %(subscriber)s AND context = %(context)s AND filter = %(filter)s;
 
 -- name: subscription
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions WHERE id = %(id)s;
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions WHERE id = %(id)s;
 
 -- name: subscriptions
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions
 WHERE id > %(after)s ORDER BY id LIMIT %(limit)s;
 
 -- name: progress_subscription
@@ -361,44 +380,69 @@ RETURNING id;
 -- Queues.
 
 -- name: add_queue
-INSERT INTO queues (name, context, filter, position)
-SELECT %(name)s, %(context)s, %(filter)s, %(position)s
+INSERT INTO queues (name, context, filter, position, ordered, selection, retry, dead_after)
+SELECT %(name)s, %(context)s, %(filter)s, %(position)s, %(ordered)s, %(selection)s, %(retry)s, %(dead_after)s::bigint
 WHERE NOT EXISTS (SELECT FROM queues WHERE name = %(name)s AND context = %(context)s);
 
 -- name: queue
-SELECT id, context, name, filter, position FROM queues WHERE name = %(name)s AND context = %(context)s;
+SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after, version
+FROM queues WHERE name = %(name)s AND context = %(context)s;
 
 -- name: queues_named
-SELECT id, context, name, filter, position FROM queues WHERE name = %(name)s LIMIT %(limit)s;
+SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after, version
+FROM queues WHERE name = %(name)s LIMIT %(limit)s;
 
 -- name: set_dead_rule
 UPDATE queues SET dead_after = %(dead_after)s::bigint WHERE id = %(id)s RETURNING id;
+
+-- name: change_queue
+UPDATE queues SET name = coalesce(%(name)s::text, name), paused = coalesce(%(paused)s::bigint, paused),
+    retry = coalesce(%(retry)s::text, retry), filter = coalesce(%(filter)s::text, filter),
+    selection = coalesce(%(selection)s::text, selection), version = version + 1
+WHERE id = %(id)s RETURNING id;
+
+-- name: delete_queue
+DELETE FROM queues WHERE id = %(id)s RETURNING id;
+
+-- name: queue_state
+SELECT name, context, position, outstanding, version FROM queues WHERE id = %(id)s;
 
 -- name: move_queue
 UPDATE queues SET position = %(position)s WHERE id = %(id)s RETURNING id;
 
 -- name: drop_allocations
-DELETE FROM allocations WHERE queue_id = %(id)s;
+WITH gone AS (
+    DELETE FROM allocations WHERE queue_id = %(id)s
+)
+UPDATE queues SET outstanding = 0 WHERE id = %(id)s;
 
 -- name: queues
 SELECT id, context, name, filter, position,
-    coalesce(sum(count) FILTER (WHERE expires <= %(now)s AND deliveries < coalesce(dead_after, deliveries + 1)), 0)::bigint,
-    coalesce(sum(count) FILTER (WHERE expires > %(now)s), 0)::bigint, count(first), coalesce(max(deliveries), 0),
-    count(*) FILTER (WHERE expires <= %(now)s AND deliveries >= dead_after), dead_after
+    coalesce(sum(count) FILTER (WHERE (expires <= %(now)s OR subscriber = '' AND due <= %(now)s)
+        AND NOT (expires <= %(now)s AND deliveries >= coalesce(dead_after, deliveries + 1))), 0)::bigint,
+    coalesce(sum(count) FILTER (WHERE expires > %(now)s AND subscriber <> ''), 0)::bigint, count(first),
+    coalesce(max(deliveries), 0), count(*) FILTER (WHERE expires <= %(now)s AND deliveries >= dead_after)
+        + (SELECT count(*) FROM dead_letters WHERE dead_letters.queue_id = id), dead_after,
+    ordered, selection, retry, paused,
+    coalesce(sum(count) FILTER (WHERE expires > %(now)s AND subscriber = '' AND due > %(now)s), 0)::bigint
 FROM queues LEFT JOIN allocations ON queue_id = id
 WHERE id > %(after)s GROUP BY id ORDER BY id LIMIT %(limit)s;
 
 -- The live allocation of a subscriber, else the oldest one that has expired and is no dead letter.
 
+-- Of what expired, the first one of those that did so first. Without that limit PostgreSQL plans to look at every allocation.
+
 -- name: claim
 (SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND expires > %(now)s
+WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND subscriber <> '' AND expires > %(now)s
   AND first IS DISTINCT FROM %(except_first)s::bigint
 ORDER BY first LIMIT 1)
 UNION ALL
-(SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-WHERE queue_id = %(queue_id)s AND expires <= %(now)s AND first IS DISTINCT FROM %(except_first)s::bigint
-  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1)
+(SELECT * FROM (
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+    WHERE queue_id = %(queue_id)s AND expires <= %(now)s AND first IS DISTINCT FROM %(except_first)s::bigint
+      AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1)
+    ORDER BY expires LIMIT 1000) AS expired
 ORDER BY first LIMIT 1)
 LIMIT 1;
 
@@ -407,38 +451,40 @@ LIMIT 1;
 
 -- name: allocate
 WITH queue AS (
-    SELECT id, position, dead_after FROM queues WHERE id = %(queue_id)s
+    SELECT id, position, dead_after, outstanding AS number, version FROM queues WHERE id = %(queue_id)s
 ), own AS (
     SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-    WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND expires > %(now)s
+    WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND subscriber <> '' AND expires > %(now)s
     ORDER BY first LIMIT 1
+), again AS MATERIALIZED (
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+    WHERE queue_id = %(queue_id)s AND expires <= %(now)s
+      AND deliveries < coalesce((SELECT dead_after FROM queue), deliveries + 1)
+    ORDER BY expires LIMIT 1000
 ), expired AS (
-    SELECT first, last, count, a.subscriber, expires, deliveries FROM allocations a JOIN queue ON queue_id = id
-    WHERE expires <= %(now)s AND deliveries < coalesce(dead_after, deliveries + 1)
-    ORDER BY first LIMIT 1
+    SELECT * FROM again ORDER BY first LIMIT 1
 ), claim AS (
     SELECT * FROM own UNION ALL SELECT * FROM expired WHERE NOT EXISTS (SELECT FROM own)
-), out AS (
-    SELECT count(*) AS number FROM allocations WHERE queue_id = %(queue_id)s AND %(kind)s = 'fresh'
 ), taken_over AS (
     UPDATE allocations SET subscriber = %(subscriber)s, expires = %(expires)s, deliveries = allocations.deliveries + 1
-    FROM claim
-    WHERE queue_id = %(queue_id)s AND allocations.first = claim.first AND claim.expires <= %(now)s
+    FROM claim, queue
+    WHERE queue_id = %(queue_id)s AND queue.version = %(version)s AND allocations.first = %(first)s AND claim.expires <= %(now)s
       AND %(kind)s = 'expired'
       AND (claim.first, claim.last, claim.count) = (%(first)s, %(last)s, %(count)s)
 ), fresh AS (
     INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
-    SELECT id, %(first)s, %(last)s, %(count)s, %(subscriber)s, %(expires)s, 1 FROM queue, out
+    SELECT id, %(first)s, %(last)s, %(count)s, %(subscriber)s, %(expires)s, 1 FROM queue
     WHERE %(kind)s = 'fresh' AND position = %(marker)s AND number < %(allocations_max)s
-      AND NOT EXISTS (SELECT FROM claim)
+      AND version = %(version)s AND NOT EXISTS (SELECT FROM claim)
     RETURNING queue_id
 ), moved AS (
-    UPDATE queues SET position = %(next)s
+    UPDATE queues SET position = %(next)s, outstanding = outstanding + (SELECT count(*) FROM fresh)
     WHERE id = %(queue_id)s AND position = %(marker)s AND position <> %(next)s AND NOT EXISTS (SELECT FROM claim)
+      AND version = %(version)s
       AND (%(kind)s = 'nothing' OR EXISTS (SELECT FROM fresh))
 )
-SELECT queue.position, out.number, claim.first, claim.last, claim.count, claim.subscriber, claim.expires, claim.deliveries
-FROM queue CROSS JOIN out LEFT JOIN claim ON true;
+SELECT queue.position, queue.number, queue.version, claim.first, claim.last, claim.count, claim.subscriber, claim.expires, claim.deliveries
+FROM queue LEFT JOIN claim ON true;
 
 -- name: dead_letters
 SELECT first, last, count, subscriber, expires, deliveries FROM allocations
@@ -454,21 +500,22 @@ RETURNING first;
 
 -- name: reoffer
 WITH queue AS (
-    SELECT id, name, position FROM queues WHERE id = %(queue_id)s
+    SELECT id, name, position, outstanding AS number FROM queues WHERE id = %(queue_id)s
 ), wanted AS (
     SELECT * FROM unnest(%(firsts)s::bigint[], %(lasts)s::bigint[], %(counts)s::bigint[]) AS run (first, last, count)
-), out AS (
-    SELECT count(*) AS number FROM allocations WHERE queue_id = %(queue_id)s
 ), shared AS (
     SELECT FROM allocations a JOIN wanted w ON a.first <= w.last AND a.last >= w.first
-    WHERE a.queue_id = %(queue_id)s LIMIT 1
+    WHERE a.queue_id = %(queue_id)s AND a.key = '' LIMIT 1
 ), added AS (
     INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
-    SELECT id, first, last, count, '', %(now)s, 0 FROM queue, out, wanted
+    SELECT id, first, last, count, '', %(now)s, 0 FROM queue, wanted
     WHERE NOT EXISTS (SELECT FROM shared) AND (SELECT max(last) FROM wanted) < position
       AND number + (SELECT count(*) FROM wanted) <= %(allocations_max)s
+    RETURNING queue_id
+), counted AS (
+    UPDATE queues SET outstanding = outstanding + (SELECT count(*) FROM added) WHERE id IN (SELECT queue_id FROM added)
 )
-SELECT name, number, EXISTS (SELECT FROM shared) OR (SELECT max(last) FROM wanted) >= position FROM queue, out;
+SELECT name, number, EXISTS (SELECT FROM shared) OR (SELECT max(last) FROM wanted) >= position FROM queue;
 
 -- name: shared_allocations
 SELECT first, last, count, subscriber, expires, deliveries FROM allocations
@@ -479,27 +526,141 @@ SELECT count(*), coalesce(sum(count), 0)::bigint FROM allocations
 WHERE queue_id = %(queue_id)s AND expires <= %(now)s
   AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1);
 
+-- name: oldest_waiting
+SELECT first, last FROM allocations
+WHERE queue_id = %(queue_id)s AND (expires <= %(now)s OR subscriber = '' AND due <= %(now)s)
+  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = %(queue_id)s), deliveries + 1)
+ORDER BY first LIMIT 1;
+
 -- name: allocations
 SELECT first, last, count, subscriber, expires, deliveries FROM allocations
 WHERE queue_id = %(queue_id)s AND first > %(after)s ORDER BY first LIMIT %(limit)s;
 
 -- name: next_expiry
-SELECT expires FROM allocations WHERE queue_id = %(queue_id)s AND expires > %(after)s ORDER BY expires LIMIT 1;
+SELECT expires FROM allocations WHERE queue_id = %(queue_id)s AND expires > %(after)s AND expires < 4611686018427387904
+ORDER BY expires LIMIT 1;
 
 -- name: queue_name
 SELECT name FROM queues WHERE id = %(id)s;
 
 -- name: acknowledge
-DELETE FROM allocations
-WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = coalesce(%(last)s::bigint, last)
-  AND subscriber = %(subscriber)s
-RETURNING first;
+WITH gone AS (
+    DELETE FROM allocations
+    WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = coalesce(%(last)s::bigint, last)
+      AND subscriber = %(subscriber)s
+    RETURNING queue_id
+)
+UPDATE queues SET outstanding = outstanding - 1 WHERE id IN (SELECT queue_id FROM gone) RETURNING id;
 
 -- name: release
 UPDATE allocations SET expires = least(expires, %(now)s),
     deliveries = deliveries - (expires > %(now)s AND NOT %(counts)s)::int
 WHERE queue_id = %(queue_id)s AND first = %(first)s AND last = %(last)s AND subscriber = %(subscriber)s
 RETURNING first;
+
+-- Allocations by key, several at a time. What waits for another of its key expires at 1 << 62.
+
+-- name: held
+SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
+WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s AND subscriber <> '' AND expires > %(now)s ORDER BY first;
+
+-- name: available
+SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
+WHERE queue_id = %(queue_id)s AND expires <= %(now)s
+ORDER BY expires, first LIMIT %(limit)s;
+
+-- name: exhausted
+SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
+WHERE queue_id = %(queue_id)s AND expires <= %(now)s
+  AND deliveries >= (SELECT dead_after FROM queues WHERE id = %(queue_id)s)
+ORDER BY expires, first LIMIT %(limit)s;
+
+-- name: runs
+SELECT first, last, count, a.subscriber, expires, deliveries, a.key
+FROM jsonb_array_elements(%(runs)s::jsonb) AS run (value)
+JOIN allocations a ON queue_id = %(queue_id)s AND first = (value ->> 0)::bigint AND last = (value ->> 1)::bigint;
+
+-- name: keys_in_use
+SELECT wanted FROM jsonb_array_elements_text(%(keys)s::jsonb) AS wanted
+WHERE EXISTS (SELECT FROM allocations WHERE queue_id = %(queue_id)s AND key <> '' AND key = wanted);
+
+-- name: of_keys
+SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
+WHERE queue_id = %(queue_id)s AND key <> '' AND key IN (SELECT jsonb_array_elements_text(%(keys)s::jsonb));
+
+-- name: add_parts
+WITH added AS (
+    INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries, key, due)
+    SELECT %(queue_id)s, (value ->> 0)::bigint, (value ->> 1)::bigint, (value ->> 2)::bigint, value ->> 3,
+        (value ->> 4)::bigint, (value ->> 5)::bigint, value ->> 6, (value ->> 7)::bigint
+    FROM jsonb_array_elements(%(parts)s::jsonb) AS part (value)
+    ON CONFLICT DO NOTHING
+    RETURNING queue_id
+)
+UPDATE queues SET outstanding = outstanding + (SELECT count(*) FROM added) WHERE id IN (SELECT queue_id FROM added);
+
+-- name: take_runs
+UPDATE allocations SET subscriber = %(subscriber)s, expires = %(expires)s, deliveries = deliveries + 1
+WHERE queue_id = %(queue_id)s
+  AND first IN (SELECT (value ->> 0)::bigint FROM jsonb_array_elements(%(runs)s::jsonb) AS run (value));
+
+-- name: extend_runs
+UPDATE allocations SET expires = %(expires)s
+WHERE queue_id = %(queue_id)s AND subscriber = %(subscriber)s
+  AND first IN (SELECT (value ->> 0)::bigint FROM jsonb_array_elements(%(runs)s::jsonb) AS run (value))
+RETURNING first;
+
+-- name: end_runs
+WITH gone AS (
+    DELETE FROM allocations WHERE queue_id = %(queue_id)s
+      AND first IN (SELECT (value ->> 0)::bigint FROM jsonb_array_elements(%(runs)s::jsonb) AS run (value))
+    RETURNING queue_id
+)
+UPDATE queues SET outstanding = outstanding - (SELECT count(*) FROM gone) WHERE id IN (SELECT queue_id FROM gone);
+
+-- The first of each key that has nothing to hand out becomes available when it is due.
+
+-- name: promote
+UPDATE allocations SET expires = greatest(due, %(now)s)
+WHERE queue_id = %(queue_id)s AND expires = 4611686018427387904 AND first IN (
+    SELECT (SELECT first FROM allocations WHERE queue_id = %(queue_id)s AND key <> '' AND key = begun
+        ORDER BY expires, first LIMIT 1)
+    FROM jsonb_array_elements_text(%(keys)s::jsonb) AS begun);
+
+-- name: add_letters
+INSERT INTO dead_letters (queue_id, position, stream, sequence, deliveries, subscriber, reason, died)
+SELECT %(queue_id)s, (value ->> 0)::bigint, value ->> 1, (value ->> 2)::bigint, (value ->> 3)::bigint, value ->> 4,
+    value ->> 5, %(now)s
+FROM jsonb_array_elements(%(letters)s::jsonb) AS letter (value)
+ON CONFLICT (queue_id, position) DO UPDATE
+SET deliveries = excluded.deliveries, subscriber = excluded.subscriber, reason = excluded.reason, died = excluded.died;
+
+-- name: letters
+SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
+WHERE queue_id = %(queue_id)s AND position > %(after)s ORDER BY position LIMIT %(limit)s;
+
+-- name: count_letters
+SELECT count(*) FROM dead_letters WHERE queue_id = %(queue_id)s;
+
+-- name: letters_at
+SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
+WHERE queue_id = %(queue_id)s AND position IN (SELECT jsonb_array_elements_text(%(positions)s::jsonb)::bigint)
+ORDER BY position;
+
+-- name: take_letters
+DELETE FROM dead_letters
+WHERE queue_id = %(queue_id)s AND position IN (SELECT jsonb_array_elements_text(%(positions)s::jsonb)::bigint)
+RETURNING position;
+
+-- name: erase_letters_of_stream
+DELETE FROM dead_letters
+WHERE stream = %(stream)s AND sequence <= %(last)s AND queue_id IN (SELECT id FROM queues WHERE context = %(context)s);
+
+-- name: erase_letters
+DELETE FROM dead_letters WHERE position BETWEEN %(first)s AND %(last)s;
+
+-- name: drop_letters
+DELETE FROM dead_letters WHERE queue_id = %(id)s;
 
 -- Logs and iterators.
 
@@ -762,10 +923,19 @@ SELECT coalesce(sum(events), 0)::bigint FROM contexts;
 SELECT queue_id, first, last FROM allocations a
 WHERE first > last OR count < 1 OR last >= (SELECT position FROM queues WHERE id = queue_id)
    OR queue_id NOT IN (SELECT id FROM queues)
-   OR EXISTS (SELECT FROM allocations b WHERE b.queue_id = a.queue_id AND b.first > a.first AND b.first <= a.last);
+   OR EXISTS (SELECT FROM allocations b
+       WHERE b.queue_id = a.queue_id AND b.key = a.key AND b.first > a.first AND b.first <= a.last);
+
+-- name: stray_letters
+SELECT queue_id, position FROM dead_letters
+WHERE queue_id NOT IN (SELECT id FROM queues) OR position < 1 OR position > %(head)s;
 
 -- name: stray_queues
 SELECT id, context, name, position FROM queues WHERE position < 1 OR position > %(head)s + 1;
+
+-- name: miscounted_queues
+SELECT id, context, name, outstanding FROM queues
+WHERE outstanding <> (SELECT count(*) FROM allocations WHERE queue_id = id);
 
 -- name: stray_subscriptions
 SELECT id, subscriber, position FROM subscriptions WHERE position < 1 OR position > %(head)s + 1;
@@ -805,13 +975,18 @@ SELECT timeline, after_position, started FROM timelines ORDER BY timeline;
 SELECT name, events, commits, streams, bytes, top FROM contexts ORDER BY name;
 
 -- name: state_subscriptions
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions ORDER BY id;
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions ORDER BY id;
 
 -- name: state_queues
-SELECT id, name, context, filter, position, dead_after FROM queues ORDER BY id;
+SELECT id, name, context, filter, position, dead_after, ordered, selection, retry, paused FROM queues ORDER BY id;
 
 -- name: state_allocations
-SELECT queue_id, first, last, count, subscriber, expires, deliveries FROM allocations ORDER BY queue_id, first;
+SELECT queue_id, first, last, count, subscriber, expires, deliveries, key, due
+FROM allocations ORDER BY queue_id, first;
+
+-- name: state_dead_letters
+SELECT queue_id, position, stream, sequence, deliveries, subscriber, reason, died
+FROM dead_letters ORDER BY queue_id, position;
 
 -- name: state_producers
 SELECT name, number, result, used FROM producers ORDER BY name;
@@ -881,14 +1056,20 @@ FROM (SELECT %s::text AS name, %s::bigint AS events, %s::bigint AS commits, %s::
 WHERE contexts.name = given.name;
 
 -- name: import_subscriptions
-INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks) VALUES (%s, %s, %s, %s, %s, %s);
+INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks, selection)
+VALUES (%s, %s, %s, %s, %s, %s, %s);
 
 -- name: import_queues
-INSERT INTO queues (id, name, context, filter, position, dead_after) VALUES (%s, %s, %s, %s, %s, %s);
+INSERT INTO queues (id, name, context, filter, position, dead_after, ordered, selection, retry, paused)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: import_allocations
-INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
-VALUES (%s, %s, %s, %s, %s, %s, %s);
+INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries, key, due)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s);
+
+-- name: import_dead_letters
+INSERT INTO dead_letters (queue_id, position, stream, sequence, deliveries, subscriber, reason, died)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: import_producers
 INSERT INTO producers (name, number, result, used) VALUES (%s, %s, %s, %s);
@@ -923,6 +1104,9 @@ SELECT setval(pg_get_serial_sequence('subscriptions', 'id'), (SELECT coalesce(ma
     setval(pg_get_serial_sequence('queues', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM queues), false),
     setval(pg_get_serial_sequence('iterators', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM iterators), false),
     setval(pg_get_serial_sequence('erasures', 'id'), (SELECT coalesce(max(id), 0) + 1 FROM erasures), false);
+
+-- name: count_allocations
+UPDATE queues SET outstanding = (SELECT count(*) FROM allocations WHERE queue_id = id);
 
 -- name: is_used
 SELECT EXISTS (SELECT FROM records) OR EXISTS (SELECT FROM subscriptions) OR EXISTS (SELECT FROM queues)

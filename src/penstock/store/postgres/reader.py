@@ -5,10 +5,12 @@ a page holds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, ClassVar, Final
 
 from penstock.errors import DamagedRecord, NotDurable
 from penstock.model import EventFilter, StoreStats, ticks_of_unix_ns
+from penstock.store import watermarks
 from penstock.store.contract import Page, ReadLimits, RecordSpan
 from penstock.store.erasure_filter import Hidden
 from penstock.store.postgres import schema
@@ -62,6 +64,15 @@ class PostgresReader(Store):
 
     def free_bytes(self) -> int | None:
         return None
+
+    def note_watermark(self, mark: watermarks.Watermark) -> None:
+        with closing(PostgresDatabase(self.target, write=True)) as database, database.turn():
+            database.later("set_meta", {"key": watermarks.file_name(mark.kind), "value": watermarks.encode(mark)})
+
+    @retried
+    def watermarks(self) -> list[watermarks.Watermark]:
+        texts = [self.db.value("meta", {"key": watermarks.file_name(kind)}) for kind in watermarks.KINDS]
+        return [mark for text in texts if text and (mark := watermarks.decode(text))]
 
     def refusal(self) -> NotDurable | None:
         return self.db.refusal()

@@ -119,6 +119,7 @@ class PostgresImport(StoreImport):
         self._db.later("import_head", {**numbers, "head": last.last, "recorded": last.runs()[-1].recorded})
 
     def _end_finish(self) -> None:
+        self._db.later("count_allocations")
         self._db.later("next_numbers")
 
 

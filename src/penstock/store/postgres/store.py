@@ -9,6 +9,7 @@ setting is off that could lose commits, the store refuses every transaction that
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
@@ -168,6 +169,7 @@ class PostgresStore(PostgresReader):
         return payload(self.id, self._appender.head, streams, changes, batch.changed_queues)
 
     def _end(self, start: Start) -> None:
+        started = time.perf_counter()
         try:
             self.db.commit()
         except StorageFailure as error:
@@ -176,6 +178,7 @@ class PostgresStore(PostgresReader):
                 raise
             if not self.db.was_committed(start.transaction, start.process):
                 raise StorageFailure(f"{error.reason}; nothing was written") from error
+        self.commit_s = time.perf_counter() - started
 
     def recover(self) -> None:
         self.db.abandon()

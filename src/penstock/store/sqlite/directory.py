@@ -28,6 +28,7 @@ from penstock.files import (
     sync_directory,
     try_lock,
 )
+from penstock.store.watermarks import KINDS, file_name
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ RESTORING: Final = "restoring"
 """The folder in which a restore builds a new store. Without a store next to it, a server must not create one."""
 STAGING: Final = "staging"
 """The folder in which Spark's tasks stage."""
-OURS: Final = (FILE_NAME, *BESIDE, LOCK_NAME, RESTORING, STAGING)
+OURS: Final = (FILE_NAME, *BESIDE, LOCK_NAME, RESTORING, STAGING, *map(file_name, KINDS))
 LOCKS: Final = Path("/proc/locks")
 READ_LOCKS: Final = range(123, 128)
 """The bytes of SQLite's shared memory file that readers of the write-ahead log lock."""

@@ -101,6 +101,25 @@ SELECT block FROM blocks WHERE context_id = :context_id AND block >= :block ORDE
 -- name: next_blocks
 SELECT block FROM blocks WHERE context_id = :context_id AND block >= :block ORDER BY block LIMIT :limit;
 
+-- How many events the records of a filter have, and whether all of them pass; otherwise the record tells.
+
+-- name: counts_of_context
+SELECT position, count, context_id IS NOT NULL FROM records
+WHERE position BETWEEN :low AND :high AND (context_id = :context_id OR context_id IS NULL)
+ORDER BY position LIMIT :limit;
+
+-- name: counts_of_streams
+SELECT position, count, stream_id IS NOT NULL FROM records
+WHERE position BETWEEN :low AND :high AND (context_id = :context_id OR context_id IS NULL)
+  AND (stream_id IS NULL OR stream_id IN (
+        SELECT id FROM streams WHERE id = stream_id AND name >= :prefix AND name < :upper))
+ORDER BY position LIMIT :limit;
+
+-- Whether events from a position on may be tombstones: some were erased, or a restore brought the history up to there.
+
+-- name: may_have_tombstones
+SELECT EXISTS (SELECT 1 FROM erasures) OR :position <= (SELECT max(after_position) FROM timelines);
+
 -- name: block_before_ticks
 SELECT block FROM blocks
 WHERE context_id = (SELECT id FROM contexts WHERE name = :context) AND top_before < :ticks
@@ -123,18 +142,19 @@ WHERE context_id = (SELECT id FROM contexts WHERE name = :context)
 ORDER BY name LIMIT :limit;
 
 -- name: add_subscription
-INSERT INTO subscriptions (subscriber, context, filter, position) VALUES (:subscriber, :context, :filter, :position)
+INSERT INTO subscriptions (subscriber, context, filter, position, selection)
+VALUES (:subscriber, :context, :filter, :position, :selection)
 ON CONFLICT DO NOTHING;
 
 -- name: find_subscription
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions
 WHERE subscriber = :subscriber AND context = :context AND filter = :filter;
 
 -- name: subscription
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions WHERE id = :id;
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions WHERE id = :id;
 
 -- name: subscriptions
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions
 WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: progress_subscription
@@ -148,14 +168,17 @@ WHERE subscriber = :subscriber AND context = :context AND filter = :filter
 RETURNING id;
 
 -- name: add_queue
-INSERT INTO queues (name, context, filter, position) VALUES (:name, :context, :filter, :position)
+INSERT INTO queues (name, context, filter, position, ordered, selection, retry, dead_after)
+VALUES (:name, :context, :filter, :position, :ordered, :selection, :retry, :dead_after)
 ON CONFLICT DO NOTHING;
 
 -- name: queue
-SELECT id, context, name, filter, position FROM queues WHERE name = :name AND context = :context;
+SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after, version
+FROM queues WHERE name = :name AND context = :context;
 
 -- name: queues_named
-SELECT id, context, name, filter, position FROM queues WHERE name = :name LIMIT :limit;
+SELECT id, context, name, filter, position, ordered, selection, retry, paused, dead_after, version
+FROM queues WHERE name = :name LIMIT :limit;
 
 -- name: queue_name
 SELECT name FROM queues WHERE id = :id;
@@ -163,27 +186,46 @@ SELECT name FROM queues WHERE id = :id;
 -- name: set_dead_rule
 UPDATE queues SET dead_after = :dead_after WHERE id = :id RETURNING id;
 
+-- name: change_queue
+UPDATE queues SET name = coalesce(:name, name), paused = coalesce(:paused, paused), retry = coalesce(:retry, retry),
+    filter = coalesce(:filter, filter), selection = coalesce(:selection, selection),
+    version = version + 1
+WHERE id = :id RETURNING id;
+
+-- name: delete_queue
+DELETE FROM queues WHERE id = :id RETURNING id;
+
+-- name: queue_state
+SELECT name, context, position, outstanding, version FROM queues WHERE id = :id;
+
 -- name: move_queue
 UPDATE queues SET position = :position WHERE id = :id RETURNING id;
 
 -- name: queues
 SELECT id, context, name, filter, position,
-    coalesce(sum(count) FILTER (WHERE expires <= :now AND deliveries < coalesce(dead_after, deliveries + 1)), 0),
-    coalesce(sum(count) FILTER (WHERE expires > :now), 0), count(first), coalesce(max(deliveries), 0),
-    coalesce(sum(expires <= :now AND deliveries >= dead_after), 0), dead_after
+    coalesce(sum(count) FILTER (WHERE (expires <= :now OR subscriber = '' AND due <= :now)
+        AND NOT (expires <= :now AND deliveries >= coalesce(dead_after, deliveries + 1))), 0),
+    coalesce(sum(count) FILTER (WHERE expires > :now AND subscriber <> ''), 0), count(first), coalesce(max(deliveries), 0),
+    coalesce(sum(expires <= :now AND deliveries >= dead_after), 0)
+        + (SELECT count(*) FROM dead_letters WHERE dead_letters.queue_id = id), dead_after,
+    ordered, selection, retry, paused,
+    coalesce(sum(count) FILTER (WHERE expires > :now AND subscriber = '' AND due > :now), 0)
 FROM queues LEFT JOIN allocations ON queue_id = id
 WHERE id > :after GROUP BY id ORDER BY id LIMIT :limit;
 
 -- The live allocation of a subscriber, else the oldest one that has expired and is no dead letter.
 
+-- Without the indexes that are named, they would look at every allocation of the queue.
+
 -- name: claim
 SELECT * FROM (
-    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-    WHERE queue_id = :queue_id AND subscriber = :subscriber AND expires > :now AND first IS NOT :except_first
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations INDEXED BY allocations_by_subscriber
+    WHERE queue_id = :queue_id AND subscriber = :subscriber AND subscriber <> '' AND expires > :now
+      AND first IS NOT :except_first
     ORDER BY first LIMIT 1)
 UNION ALL
 SELECT * FROM (
-    SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+    SELECT first, last, count, subscriber, expires, deliveries FROM allocations INDEXED BY allocations_by_expiry
     WHERE queue_id = :queue_id AND expires <= :now AND first IS NOT :except_first
       AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
     ORDER BY first LIMIT 1)
@@ -192,16 +234,15 @@ LIMIT 1;
 -- What a proposal is compared with: the marker, the number of allocations, and the claim.
 
 -- name: allocate
-SELECT position, CASE :kind WHEN 'fresh' THEN (SELECT count(*) FROM allocations WHERE queue_id = :queue_id) ELSE 0 END,
-    claim.*
+SELECT position, outstanding, version, claim.*
 FROM queues LEFT JOIN (
     SELECT * FROM (
-        SELECT first, last, count, subscriber, expires, deliveries FROM allocations
-        WHERE queue_id = :queue_id AND subscriber = :subscriber AND expires > :now
+        SELECT first, last, count, subscriber, expires, deliveries FROM allocations INDEXED BY allocations_by_subscriber
+        WHERE queue_id = :queue_id AND subscriber = :subscriber AND subscriber <> '' AND expires > :now
         ORDER BY first LIMIT 1)
     UNION ALL
     SELECT * FROM (
-        SELECT first, last, count, subscriber, expires, deliveries FROM allocations
+        SELECT first, last, count, subscriber, expires, deliveries FROM allocations INDEXED BY allocations_by_expiry
         WHERE queue_id = :queue_id AND expires <= :now
           AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
         ORDER BY first LIMIT 1)
@@ -209,10 +250,10 @@ FROM queues LEFT JOIN (
 WHERE id = :queue_id;
 
 -- name: reoffer_state
-SELECT name, (SELECT count(*) FROM allocations WHERE queue_id = :queue_id),
+SELECT name, outstanding,
     EXISTS (SELECT 1 FROM json_each(:runs) AS run
         WHERE value ->> 1 >= position OR EXISTS (SELECT 1 FROM allocations
-            WHERE queue_id = :queue_id AND first <= value ->> 1 AND last >= value ->> 0))
+            WHERE queue_id = :queue_id AND key = '' AND first <= value ->> 1 AND last >= value ->> 0))
 FROM queues WHERE id = :queue_id;
 
 -- name: reoffer
@@ -235,7 +276,7 @@ SELECT first, last, count, subscriber, expires, deliveries FROM allocations
 WHERE queue_id = :queue_id AND first > :after ORDER BY first LIMIT :limit;
 
 -- name: next_expiry
-SELECT min(expires) FROM allocations WHERE queue_id = :queue_id AND expires > :after;
+SELECT min(expires) FROM allocations WHERE queue_id = :queue_id AND expires > :after AND expires < 1 << 62;
 
 -- name: add_allocation
 INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries)
@@ -249,6 +290,12 @@ WHERE queue_id = :queue_id AND first <= :last AND last >= :first ORDER BY first 
 SELECT count(*), coalesce(sum(count), 0) FROM allocations
 WHERE queue_id = :queue_id AND expires <= :now
   AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1);
+
+-- name: oldest_waiting
+SELECT first, last FROM allocations
+WHERE queue_id = :queue_id AND (expires <= :now OR subscriber = '' AND due <= :now)
+  AND deliveries < coalesce((SELECT dead_after FROM queues WHERE id = :queue_id), deliveries + 1)
+ORDER BY first LIMIT 1;
 
 -- name: take_over
 UPDATE allocations SET subscriber = :subscriber, expires = :expires, deliveries = deliveries + 1
@@ -266,6 +313,94 @@ RETURNING first;
 
 -- name: drop_allocations
 DELETE FROM allocations WHERE queue_id = :id;
+
+-- Allocations by key, several at a time. What waits for another of its key expires at 1 << 62.
+
+-- name: held
+SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations INDEXED BY allocations_by_subscriber
+WHERE queue_id = :queue_id AND subscriber = :subscriber AND subscriber <> '' AND expires > :now ORDER BY first;
+
+-- name: available
+SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations INDEXED BY allocations_by_expiry
+WHERE queue_id = :queue_id AND expires <= :now
+ORDER BY expires, first LIMIT :limit;
+
+-- name: exhausted
+SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations INDEXED BY allocations_by_expiry
+WHERE queue_id = :queue_id AND expires <= :now
+  AND deliveries >= (SELECT dead_after FROM queues WHERE id = :queue_id)
+ORDER BY expires, first LIMIT :limit;
+
+-- name: runs
+SELECT first, last, count, a.subscriber, expires, deliveries, a.key
+FROM json_each(:runs) AS run CROSS JOIN allocations a
+ON queue_id = :queue_id AND first = run.value ->> 0 AND last = run.value ->> 1;
+
+-- name: keys_in_use
+SELECT value FROM json_each(:keys)
+WHERE EXISTS (SELECT 1 FROM allocations WHERE queue_id = :queue_id AND key <> '' AND key = value);
+
+-- name: of_keys
+SELECT first, last, count, subscriber, expires, deliveries, key FROM allocations
+WHERE queue_id = :queue_id AND key <> '' AND key IN (SELECT value FROM json_each(:keys));
+
+-- name: add_parts
+INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries, key, due)
+SELECT :queue_id, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+FROM json_each(:parts) WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: take_runs
+UPDATE allocations SET subscriber = :subscriber, expires = :expires, deliveries = deliveries + 1
+WHERE queue_id = :queue_id AND first IN (SELECT value ->> 0 FROM json_each(:runs));
+
+-- name: extend_runs
+UPDATE allocations SET expires = :expires
+WHERE queue_id = :queue_id AND first IN (SELECT value ->> 0 FROM json_each(:runs)) AND subscriber = :subscriber
+RETURNING first;
+
+-- name: end_runs
+DELETE FROM allocations WHERE queue_id = :queue_id AND first IN (SELECT value ->> 0 FROM json_each(:runs));
+
+-- The first of each key that has nothing to hand out becomes available when it is due.
+
+-- name: promote
+UPDATE allocations SET expires = max(due, :now)
+WHERE queue_id = :queue_id AND expires = 1 << 62 AND first IN (
+    SELECT (SELECT first FROM allocations WHERE queue_id = :queue_id AND key <> '' AND key = value
+        ORDER BY expires, first LIMIT 1)
+    FROM json_each(:keys));
+
+-- name: add_letters
+INSERT INTO dead_letters (queue_id, position, stream, sequence, deliveries, subscriber, reason, died)
+SELECT :queue_id, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, :now FROM json_each(:letters) WHERE true
+ON CONFLICT (queue_id, position) DO UPDATE
+SET deliveries = excluded.deliveries, subscriber = excluded.subscriber, reason = excluded.reason, died = excluded.died;
+
+-- name: letters
+SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
+WHERE queue_id = :queue_id AND position > :after ORDER BY position LIMIT :limit;
+
+-- name: count_letters
+SELECT count(*) FROM dead_letters WHERE queue_id = :queue_id;
+
+-- name: letters_at
+SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
+WHERE queue_id = :queue_id AND position IN (SELECT value FROM json_each(:positions)) ORDER BY position;
+
+-- name: take_letters
+DELETE FROM dead_letters WHERE queue_id = :queue_id AND position IN (SELECT value FROM json_each(:positions))
+RETURNING position;
+
+-- name: erase_letters_of_stream
+DELETE FROM dead_letters
+WHERE stream = :stream AND sequence <= :last AND queue_id IN (SELECT id FROM queues WHERE context = :context);
+
+-- name: erase_letters
+DELETE FROM dead_letters WHERE position BETWEEN :first AND :last;
+
+-- name: drop_letters
+DELETE FROM dead_letters WHERE queue_id = :id;
 
 -- name: producer
 SELECT number, result FROM producers WHERE name = :name;
@@ -508,10 +643,19 @@ SELECT coalesce(sum(events), 0) FROM contexts;
 SELECT queue_id, first, last FROM allocations a
 WHERE first > last OR count < 1 OR last >= (SELECT position FROM queues WHERE id = queue_id)
    OR queue_id NOT IN (SELECT id FROM queues)
-   OR EXISTS (SELECT 1 FROM allocations b WHERE b.queue_id = a.queue_id AND b.first > a.first AND b.first <= a.last);
+   OR EXISTS (SELECT 1 FROM allocations b
+       WHERE b.queue_id = a.queue_id AND b.key = a.key AND b.first > a.first AND b.first <= a.last);
+
+-- name: stray_letters
+SELECT queue_id, position FROM dead_letters
+WHERE queue_id NOT IN (SELECT id FROM queues) OR position < 1 OR position > :head;
 
 -- name: stray_queues
 SELECT id, context, name, position FROM queues WHERE position < 1 OR position > :head + 1;
+
+-- name: miscounted_queues
+SELECT id, context, name, outstanding FROM queues
+WHERE outstanding <> (SELECT count(*) FROM allocations WHERE queue_id = id);
 
 -- name: stray_subscriptions
 SELECT id, subscriber, position FROM subscriptions WHERE position < 1 OR position > :head + 1;
@@ -532,13 +676,18 @@ SELECT timeline, after_position, started FROM timelines ORDER BY timeline;
 SELECT name, events, commits, streams, bytes, top FROM contexts ORDER BY name;
 
 -- name: state_subscriptions
-SELECT id, subscriber, context, filter, position, last_ticks FROM subscriptions ORDER BY id;
+SELECT id, subscriber, context, filter, position, last_ticks, selection FROM subscriptions ORDER BY id;
 
 -- name: state_queues
-SELECT id, name, context, filter, position, dead_after FROM queues ORDER BY id;
+SELECT id, name, context, filter, position, dead_after, ordered, selection, retry, paused FROM queues ORDER BY id;
 
 -- name: state_allocations
-SELECT queue_id, first, last, count, subscriber, expires, deliveries FROM allocations ORDER BY queue_id, first;
+SELECT queue_id, first, last, count, subscriber, expires, deliveries, key, due
+FROM allocations ORDER BY queue_id, first;
+
+-- name: state_dead_letters
+SELECT queue_id, position, stream, sequence, deliveries, subscriber, reason, died
+FROM dead_letters ORDER BY queue_id, position;
 
 -- name: state_producers
 SELECT name, number, result, used FROM producers ORDER BY name;
@@ -569,13 +718,20 @@ INSERT INTO timelines (timeline, after_position, started) VALUES (?, ?, ?);
 UPDATE contexts SET events = ?2, commits = ?3, streams = ?4, bytes = ?5, top = ?6 WHERE name = ?1;
 
 -- name: import_subscriptions
-INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO subscriptions (id, subscriber, context, filter, position, last_ticks, selection)
+VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: import_queues
-INSERT INTO queues (id, name, context, filter, position, dead_after) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO queues (id, name, context, filter, position, dead_after, ordered, selection, retry, paused)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: import_allocations
-INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries) VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO allocations (queue_id, first, last, count, subscriber, expires, deliveries, key, due)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: import_dead_letters
+INSERT INTO dead_letters (queue_id, position, stream, sequence, deliveries, subscriber, reason, died)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: import_producers
 INSERT INTO producers (name, number, result, used) VALUES (?, ?, ?, ?);

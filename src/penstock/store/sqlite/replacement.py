@@ -39,11 +39,12 @@ from penstock.store.sqlite.schema import APPLICATION_ID, IMPORTING_ID
 from penstock.store.sqlite.store import SqliteReader
 from penstock.store.tables.imports import StoreImport
 from penstock.store.tables.store import Store, state_table
+from penstock.store.watermarks import KINDS, file_name
 
 CACHE_KIB: Final = 256 * 1024
 REPLACED: Final = "replaced.db"
 """A damaged store, inside the folder until the new one is in its place."""
-_OURS: Final = frozenset((FILE_NAME, *BESIDE, LOCK_NAME, RESTORING))
+_OURS: Final = frozenset((FILE_NAME, *BESIDE, LOCK_NAME, RESTORING, *map(file_name, KINDS)))
 _OURS_ASIDE: Final = frozenset((FILE_NAME, *BESIDE, LOCK_NAME, REPLACED))
 _MAGIC: Final = b"SQLite format 3\0"
 
@@ -204,6 +205,8 @@ class SqliteReplacement(StoreReplacement):
             sync_directory(self.directory)
             for name in BESIDE:
                 (self.directory / name).unlink(missing_ok=True)
+        for name in map(file_name, KINDS):
+            (self.directory / name).unlink(missing_ok=True)
         # The old WAL must be gone durably before there is a new file that SQLite could apply it to.
         sync_directory(self.directory)
         (self.aside / FILE_NAME).replace(file)

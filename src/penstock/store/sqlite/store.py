@@ -14,7 +14,7 @@ import apsw
 from penstock.errors import DamagedRecord, ReadFailure, StorageFailure
 from penstock.model import Allocation, ProducerMark, StoreStats, ticks_of_unix_ns
 from penstock.model.times import TICKS_PER_MS
-from penstock.store import contract
+from penstock.store import contract, watermarks
 from penstock.store.contract import Operation, Outcome, Result
 from penstock.store.record import Record
 from penstock.store.sqlite import schema, secure_delete
@@ -47,7 +47,7 @@ REST_SHARE: Final = 0.5
 is left. SQLite reuses free pages, and sealing frees and uses pages all the time, so it keeps a small reserve."""
 CHECKED_BESIDE_A_SERVER: Final = (
     *("meta", "timelines", "contexts", "streams", "blocks", "subscriptions", "queues", "allocations"),
-    *("producers", "logs", "iterators", "erasures"),
+    *("producers", "logs", "iterators", "erasures", "dead_letters"),
 )
 
 Clock = Callable[[], int]
@@ -91,6 +91,12 @@ class SqliteReader(Store):
         except OSError:
             return None
         return found.f_bavail * found.f_frsize
+
+    def note_watermark(self, mark: watermarks.Watermark) -> None:
+        watermarks.write_file(self.directory, mark)
+
+    def watermarks(self) -> list[watermarks.Watermark]:
+        return watermarks.read_files(self.directory)
 
     def _records_holding(self, commits: Sequence[tuple[int, int]], index: int, _step: int) -> list[Record]:
         row = self.db.row("record_at", {"position": commits[index][1]})
@@ -352,7 +358,9 @@ class SqliteStore(SqliteReader):
             self.db.command("BEGIN IMMEDIATE")
             outcomes = [batch.outcome(transaction) for transaction in transactions]
             batch.flush()
+            started = time.perf_counter()
             self.db.command("COMMIT")
+            self.commit_s = time.perf_counter() - started
         except BaseException:
             batch.forget()
             self.db.abandon()

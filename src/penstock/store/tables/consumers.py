@@ -5,26 +5,32 @@ waiting pays one round trip for a whole batch. Each function compares and change
 fails has changed nothing.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.errors import (
     AllocationLost,
+    InvalidRequest,
     LimitExceeded,
     PenstockError,
     QueueContended,
+    QueueExists,
     QueueFilterMismatch,
     QueueNotFound,
+    SubscriptionMismatch,
     SubscriptionMoved,
     SubscriptionNotFound,
 )
 from penstock.model import Allocation, SubscriptionInfo
 from penstock.store import contract
-from penstock.store.contract import QueueState
+from penstock.store.contract import Held, QueueState
 from penstock.store.tables.database import Database
 
-QUEUE_ALLOCATIONS_MAX: Final = 16_384
-"""Allocations of one queue: held, expired or dead."""
+QUEUE_ALLOCATIONS_MAX: Final = 200_000
+"""Allocations of one queue: held, expired, dead, or waiting for a time or for others of their key."""
+ALL_CONTEXTS: Final = ""
+"""The context of a subscription to all of them, as it is stored."""
 
 
 class Deferred:
@@ -37,10 +43,22 @@ class Deferred:
 
 
 def register(db: Database, op: contract.Register) -> Deferred:
-    values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter}
-    db.later("add_subscription", {**values, "position": op.position})
+    values = {"subscriber": op.subscriber, "context": op.context or ALL_CONTEXTS, "filter": op.filter}
+    db.later("add_subscription", {**values, "position": op.position, "selection": op.selection})
     found = db.send("find_subscription", values)
-    return Deferred(lambda: SubscriptionInfo(*found()[0]))
+
+    def result() -> SubscriptionInfo:
+        info = subscription_of(found()[0])
+        if info.selection != op.selection:
+            raise SubscriptionMismatch(op.subscriber, info.selection, op.selection)
+        return info
+
+    return Deferred(result)
+
+
+def subscription_of(row: Sequence[Any]) -> SubscriptionInfo:
+    number, subscriber, context, prefix, position, last_ticks, selection = row
+    return SubscriptionInfo(number, subscriber, context or None, prefix, position, last_ticks, selection=selection)
 
 
 def progress(db: Database, op: contract.Progress) -> Deferred:
@@ -50,8 +68,9 @@ def progress(db: Database, op: contract.Progress) -> Deferred:
 
 
 def set_bookmark(db: Database, op: contract.SetBookmark) -> Deferred:
-    values = {"subscriber": op.subscriber, "context": op.context, "filter": op.filter, "position": op.position}
-    where = f"of {op.subscriber} to '{op.filter}' in context {op.context}"
+    context = op.context or ALL_CONTEXTS
+    values = {"subscriber": op.subscriber, "context": context, "filter": op.filter, "position": op.position}
+    where = f"of {op.subscriber} to '{op.filter}' in context {op.context or '*'}"
     return _changed(db.send("set_subscription", values), lambda: SubscriptionNotFound(where))
 
 
@@ -69,7 +88,8 @@ def _changed(rows: Callable[[], list[Any]], error: Callable[[], PenstockError] |
 
 def declare_queue(db: Database, op: contract.DeclareQueue) -> Deferred:
     values = {"name": op.name, "context": op.context}
-    db.later("add_queue", {**values, "filter": op.filter, "position": op.position})
+    rules = {"ordered": op.ordered, "selection": op.selection, "retry": op.retry, "dead_after": op.dead_after}
+    db.later("add_queue", {**values, **rules, "filter": op.filter, "position": op.position})
     found = db.send("queue", values)
 
     def result() -> QueueState:
@@ -99,6 +119,7 @@ def release(db: Database, op: contract.Release, now: int) -> Deferred:
 def move_queue(db: Database, op: contract.MoveQueue) -> Deferred:
     moved = db.send("move_queue", {"id": op.queue, "position": op.position})
     db.later("drop_allocations", {"id": op.queue})
+    db.later("drop_letters", {"id": op.queue})
     return _changed(moved, lambda: QueueNotFound(str(op.queue)))
 
 
@@ -112,10 +133,10 @@ def requeue(db: Database, op: contract.Requeue, now: int) -> Deferred:
 
 
 def allocated(op: contract.Allocate, rows: list[Any], now: int, expires: int) -> Allocation | str | None:
-    """The answer to a proposal, from the state of the queue: its marker, its allocations, and the current claim."""
+    """The answer to a proposal, from the state of the queue: marker, allocations, version, and the claim."""
     if not rows:
         raise QueueNotFound(str(op.queue))
-    marker, live, *claimed = rows[0]
+    marker, live, version, *claimed = rows[0]
     proposal = op.proposal
     if claimed[0] is not None:
         claim = Allocation(*claimed)
@@ -124,8 +145,13 @@ def allocated(op: contract.Allocate, rows: list[Any], now: int, expires: int) ->
             return contract.STALE
         if kind == contract.Proposal.OWN:
             return claim
+        if proposal.version != version:
+            return contract.STALE
         return Allocation(claim.first, claim.last, claim.count, op.subscriber, expires, claim.deliveries + 1)
-    if proposal.kind not in (contract.Proposal.FRESH, contract.Proposal.NOTHING) or proposal.marker != marker:
+    if proposal.kind not in (contract.Proposal.FRESH, contract.Proposal.NOTHING) or (
+        proposal.marker,
+        proposal.version,
+    ) != (marker, version):
         return contract.STALE
     if proposal.kind == contract.Proposal.NOTHING:
         return None
@@ -143,4 +169,141 @@ def reoffered(op: contract.Reoffer, rows: list[Any]) -> bool:
         raise LimitExceeded("queue_allocations_max", number, QUEUE_ALLOCATIONS_MAX)
     if is_in_use:
         raise QueueContended(name)
+    return True
+
+
+# --- several allocations at a time ----------------------------------------------------------------------------
+
+
+def allocate_parts(db: Database, op: contract.AllocateParts, now: int, expires: int) -> tuple[Held, ...] | str | None:
+    if (state := db.row("queue_state", {"id": op.queue})) is None:
+        raise QueueNotFound(str(op.queue))
+    queue = {"queue_id": op.queue}
+    holds = {**queue, "subscriber": op.subscriber}
+    held = tuple(Held(*row) for row in db.rows("held", {**holds, "now": now}))
+    if held or op.own:
+        return held if tuple(one.run for one in held) == op.own else contract.STALE
+    if op.version != state[4]:
+        return contract.STALE
+    taken = _runs(db, op.queue, op.taken)
+    if len(taken) != len(op.taken) or any(one.expires > now for one in taken):
+        return contract.STALE
+    if op.marker != state[2] and (op.next != op.marker or op.held or op.kept):
+        return contract.STALE
+    keys = {one.key for one in (*op.held, *op.kept) if one.key}
+    in_use = {key for (key,) in db.rows("keys_in_use", {**queue, "keys": json.dumps([*keys])})} if keys else set()
+    if any(one.key in in_use for one in op.held):
+        return contract.STALE
+    if taken:
+        db.later("take_runs", {**holds, "runs": json.dumps(op.taken), "expires": expires})
+    in_use |= {one.key for one in op.held}
+    rows = [(*one[:3], op.subscriber, expires, one.deliveries + 1, one.key, one.due) for one in op.held]
+    for one in op.kept:
+        begins = contract.WAITING if one.key and one.key in in_use else max(one.due, now)
+        in_use.add(one.key)
+        rows.append((*one[:3], "", begins, one.deliveries, one.key, one.due))
+    if rows:
+        db.later("add_parts", {**queue, "parts": json.dumps(rows)})
+    if op.next != op.marker:
+        db.later("move_queue", {"id": op.queue, "position": op.next})
+    given = [one._replace(subscriber=op.subscriber, expires=expires, deliveries=one.deliveries + 1) for one in taken]
+    given += [Held(*row[:7]) for row in rows[: len(op.held)]]
+    return tuple(sorted(given)) or None
+
+
+def _runs(db: Database, queue: int, runs: Sequence[contract.Run]) -> list[Held]:
+    """The allocations that are exactly these."""
+    return [Held(*row) for row in db.rows("runs", {"queue_id": queue, "runs": json.dumps(runs)})] if runs else []
+
+
+def settle(db: Database, op: contract.Settle, now: int) -> int:
+    found = _runs(db, op.queue, op.runs)
+    mine = [one for one in found if _is_ended_by(one, op.subscriber, now)]
+    if len(mine) < len(op.runs):
+        if op.strict:
+            raise _lost(db, op.queue, op.runs, mine)
+        if op.back or op.dead:
+            return 0
+    if not mine:
+        return 0
+    queue = {"queue_id": op.queue}
+    db.later("end_runs", {**queue, "runs": json.dumps([one.run for one in mine])})
+    if op.dead:
+        db.later("add_letters", {**queue, "letters": json.dumps(op.dead), "now": now})
+    _put_back(db, op.queue, op.back, [one.key for one in mine], now)
+    return len(mine)
+
+
+def _is_ended_by(one: Held, subscriber: str | None, now: int) -> bool:
+    return one.expires <= now if subscriber is None else one.subscriber == subscriber
+
+
+def _put_back(db: Database, queue: int, parts: Sequence[contract.Part], keys: Sequence[str], now: int) -> None:
+    """Add allocations for the next consumers, and let the first of each key go."""
+    rows = [
+        (*one[:3], "", contract.WAITING if one.key else max(one.due, now), one.deliveries, one.key, one.due)
+        for one in parts
+    ]
+    if rows:
+        db.later("add_parts", {"queue_id": queue, "parts": json.dumps(rows)})
+    begun = {*keys, *(one.key for one in parts)} - {""}
+    if begun:
+        db.later("promote", {"queue_id": queue, "keys": json.dumps([*begun]), "now": now})
+
+
+def _lost(db: Database, queue: int, runs: Sequence[contract.Run], mine: Sequence[Held]) -> AllocationLost:
+    kept = {one.run for one in mine}
+    first, last = next(run for run in runs if run not in kept)
+    return AllocationLost(db.value("queue_name", {"id": queue}) or str(queue), first, last)
+
+
+def extend(db: Database, op: contract.Extend, expires: int) -> int:
+    mine = [one for one in _runs(db, op.queue, op.runs) if one.subscriber == op.subscriber]
+    if len(mine) < len(op.runs):
+        raise _lost(db, op.queue, op.runs, mine)
+    db.later("extend_runs", {**_holder(op), "runs": json.dumps(op.runs), "expires": expires})
+    return expires
+
+
+def _holder(op: contract.Extend) -> dict[str, Any]:
+    return {"queue_id": op.queue, "subscriber": op.subscriber}
+
+
+def revive(db: Database, op: contract.Revive, now: int) -> int:
+    gone = {row[0] for row in db.rows("take_letters", {"queue_id": op.queue, "positions": json.dumps(op.positions)})}
+    _put_back(db, op.queue, [one for one in op.parts if one.first in gone], (), now)
+    return len(gone)
+
+
+def change_queue(db: Database, op: contract.ChangeQueue) -> bool:
+    state = db.row("queue_state", {"id": op.queue})
+    if state is None:
+        raise QueueNotFound(str(op.queue))
+    name, context, _, outstanding, _ = state
+    if op.name not in (None, name) and db.row("queue", {"name": op.name, "context": context}) is not None:
+        raise QueueExists(str(op.name), context)
+    if outstanding and (op.filter is not None or op.selection is not None):
+        reason = f"cannot change while queue {name} has {outstanding} allocations: pause it until they are acknowledged"
+        raise InvalidRequest("filter", reason)
+    db.later("change_queue", {"id": op.queue, **{name: getattr(op, name) for name in _CHANGES}})
+    return True
+
+
+_CHANGES: Final = ("name", "filter", "selection", "retry", "paused")
+
+
+def delete_queue(db: Database, op: contract.DeleteQueue) -> Deferred:
+    db.later("drop_allocations", {"id": op.queue})
+    db.later("drop_letters", {"id": op.queue})
+    return _changed(db.send("delete_queue", {"id": op.queue}))
+
+
+def reoffer_parts(db: Database, op: contract.Reoffer, now: int) -> bool:
+    """For an ordered queue."""
+    state = db.row("queue_state", {"id": op.queue})
+    if state is None:
+        raise QueueNotFound(str(op.queue))
+    if (number := state[3] + len(op.parts)) > QUEUE_ALLOCATIONS_MAX:
+        raise LimitExceeded("queue_allocations_max", number, QUEUE_ALLOCATIONS_MAX)
+    _put_back(db, op.queue, op.parts, (), now)
     return True

@@ -38,6 +38,7 @@ def hide_stream(db: Database, op: HideStream, heads: Appender, now: int) -> Hid:
     if done >= head:
         return Hid(0, [])
     add_entry(db, now, **place, last=head, done=done, events=head - done)
+    db.later("erase_letters_of_stream", {**place, "last": head})
     return Hid(head - done, _restart(db, [(op.context, op.stream)], now))
 
 
@@ -51,6 +52,8 @@ def hide_events(db: Database, op: HideEvents, heads: Appender, now: int) -> Hid:
         before = last
     if not op.ranges:
         return Hid(0, [])
+    for first, last in op.ranges:
+        db.later("erase_letters", {"first": first, "last": last})
     events = sum(last - first + 1 for first, last in op.ranges)
     add_entry(db, now, ranges=pack_ranges(op.ranges), last=op.ranges[-1][1], events=events)
     return Hid(events, _restart(db, op.streams, now))

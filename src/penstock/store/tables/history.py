@@ -272,10 +272,10 @@ class HistoryReader(ABC):
                 yield name, {**values, "low": start, "high": min(start + self.positions_per_query - 1, last)}
             return
         name = "page_of_streams" if wanted.prefix else "page_of_context"
-        for start, high in self._ranges_of_context(context_id, low, last):
+        for start, high in self.ranges_of_context(context_id, low, last):
             yield name, {**values, "low": start, "high": high}
 
-    def _ranges_of_context(self, context_id: int | None, low: int, last: int) -> Iterator[tuple[int, int]]:
+    def ranges_of_context(self, context_id: int | None, low: int, last: int) -> Iterator[tuple[int, int]]:
         """The ranges of positions in which a context has records; adjacent blocks make one range."""
         while context_id is not None and low <= last:
             values = {"context_id": context_id, "block": low >> BLOCK_BITS, "limit": BLOCKS_PER_QUERY}

@@ -79,6 +79,7 @@ def delete_log(db: Database, op: contract.DeleteLog, heads: Appender, now: int) 
     heads.flush()
     if head > row[2]:
         add_entry(db, now, context=LOG_CONTEXT, stream=op.name, last=head, done=row[2], events=head - row[2])
+        db.later("erase_letters_of_stream", {"context": LOG_CONTEXT, "stream": op.name, "last": head})
     _delete_below(db, op.name, Over.LOG, now)
     db.later("set_meta", {"key": LAST_LOG, "value": str(_last_log(db, now))})
     db.later("delete_log", {"name": op.name})

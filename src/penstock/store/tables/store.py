@@ -9,35 +9,44 @@ Operations carry positions from an earlier read. The store compares them with th
 so several writers can share one store.
 """
 
+import json
+import logging
+import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from struct import unpack_from
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.errors import NotDurable, StorageFailure
-from penstock.model import Allocation, EventFilter, QueueInfo, StoreStats, SubscriptionInfo
+from penstock.errors import NotDurable, StorageFailure, StoreError
+from penstock.model import Allocation, DeadLetter, EventFilter, QueueInfo, StoreStats, SubscriptionInfo, View
+from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
 from penstock.store.contract import STATE_TABLES, ReadLimits
 from penstock.store.erasure_filter import unpack_ranges
+from penstock.store.lag import EventLag, LagLimits, lag_of
 from penstock.store.seals import BLOCK_BITS, checked, group
 from penstock.store.tables import access
+from penstock.store.tables.consumers import ALL_CONTEXTS, subscription_of
 from penstock.store.tables.database import Database
 from penstock.store.tables.history import HistoryReader, retried
 from penstock.store.tables.logs import iterator_of
 from penstock.store.tables.verification import verify
+from penstock.store.watermarks import Watermark
 
 if TYPE_CHECKING:
     from penstock.store.postgres import PostgresListener
 
-FIRST_EVENT: Final = ReadLimits(events_max=1, scan_ms_max=20)
-"""How far a listing searches for the next event of a queue."""
+log = logging.getLogger(__name__)
+
 NAMED_MAX: Final = 1000
 """Queues of one name, of different contexts, among which a request that names no context looks for its own."""
 RANGES: Final = STATE_TABLES["erasures"].index("ranges")
 INDEXED: Final = STATE_TABLES["iterators"].index("indexed")
 
 Row = tuple[Any, ...]
+Consumer = TypeVar("Consumer", QueueInfo, SubscriptionInfo)
 
 
 class Store(HistoryReader):
@@ -45,6 +54,25 @@ class Store(HistoryReader):
 
     batch_times: contract.BatchTimes
     """Times of the last `write`; before the first one, the clock at opening, and the last recorded time."""
+    commit_s: float = 0.0
+    """How long the database took for the COMMIT of the last `write`, fsync included."""
+
+    # -- watermarks
+
+    @abstractmethod
+    def note_watermark(self, mark: Watermark) -> None:
+        """Leave a note for the server of this store. Raises OSError or StoreError if that is not allowed."""
+
+    def leave_watermark(self, kind: str, identity: contract.StoreIdentity, position: int) -> None:
+        """The same for what is complete now. What was backed up or archived is there, whether or not this succeeds."""
+        try:
+            self.note_watermark(Watermark(kind, *identity, position, time.time_ns() // 1_000_000))
+        except (OSError, StoreError) as error:
+            log.warning("the server of this store is not told of this %s: %s", kind, error)
+
+    @abstractmethod
+    def watermarks(self) -> list[Watermark]:
+        """The last note of each kind."""
 
     # -- writing
 
@@ -127,14 +155,16 @@ class Store(HistoryReader):
 
     def subscription(self, number: int) -> SubscriptionInfo | None:
         row = self.db.row("subscription", {"id": number})
-        return SubscriptionInfo(*row) if row else None
+        return subscription_of(row) if row else None
 
-    def find_subscription(self, subscriber: str, context: str, filter: str) -> SubscriptionInfo | None:
-        row = self.db.row("find_subscription", {"subscriber": subscriber, "context": context, "filter": filter})
-        return SubscriptionInfo(*row) if row else None
+    def find_subscription(self, subscriber: str, context: str | None, filter: str) -> SubscriptionInfo | None:
+        values = {"subscriber": subscriber, "context": context or ALL_CONTEXTS, "filter": filter}
+        row = self.db.row("find_subscription", values)
+        return subscription_of(row) if row else None
 
     def subscriptions(self, after: int, limit: int) -> list[SubscriptionInfo]:
-        return [SubscriptionInfo(*row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
+        """Subscriptions, not counted yet; see `with_lag`."""
+        return [subscription_of(row) for row in self.db.rows("subscriptions", {"after": after, "limit": limit})]
 
     def find_queues(self, name: str, context: str | None = None) -> list[contract.QueueState]:
         """Queues of a name, of one context or of all."""
@@ -145,17 +175,37 @@ class Store(HistoryReader):
         return [contract.QueueState(*row) for row in self.db.rows("queue", {"name": name, "context": context})]
 
     def queues(self, after: int, limit: int) -> list[QueueInfo]:
-        head = self.head()
+        """Queues whose `behind` only has the events to be delivered again; see `with_lag`."""
+        values = {"after": after, "limit": limit, "now": self.now()}
         found: list[QueueInfo] = []
-        for row in self.db.rows("queues", {"after": after, "limit": limit, "now": self.now()}):
-            number, context, name, filter, position, again, *counts = row
-            ahead = 0
-            if position <= head:
-                # The index of blocks skips other contexts' events quickly; at worst the search ends before an event.
-                page = self.read_all(position, EventFilter(context, filter), FIRST_EVENT, head)
-                ahead = max(0, head + 1 - (page.events[0].position if page.events else page.next))
-            found.append(QueueInfo(number, context, name, filter, position, again + ahead, *counts))
+        for *counts, ordered, selection, retry, paused, delayed in self.db.rows("queues", values):
+            rules = {"ordered": ordered, "selection": selection, "retry": retry, "paused": bool(paused)}
+            found.append(replace(QueueInfo(*counts), delayed=delayed, **rules))
         return found
+
+    @retried
+    def lag(self, wanted: EventFilter, position: int, limits: LagLimits = LagLimits()) -> EventLag:  # noqa: B008 -- frozen
+        """How far a reader at a position is behind, counted up to the limits."""
+        with self.db.snapshot():
+            return lag_of(self, wanted, position, limits)
+
+    def with_lag(
+        self,
+        one: Consumer,
+        limits: LagLimits = LagLimits(),  # noqa: B008 -- frozen
+        view: View | None = None,
+    ) -> Consumer:
+        """A queue or a subscription of a list, with how far it is behind in what a principal may see."""
+        wanted = one.wanted.seen_by(view)
+        lag, now = self.lag(wanted, one.position, limits), self.now()
+        times = [] if lag.oldest is None else [lag.oldest]
+        if one.behind:
+            # A queue delivers something again, which lies before its position.
+            for first, last in self.db.rows("oldest_waiting", {"queue_id": one.id, "now": now}):
+                events = self.read_all(first, wanted, ReadLimits(events_max=1), last).events
+                times += [event.recorded for event in events]
+        behind_ms = max(0, now - min(times, default=now)) // TICKS_PER_MS
+        return replace(one, behind=one.behind + lag.events, behind_is_exact=lag.is_exact, behind_ms=behind_ms)
 
     def allocations(self, queue: int, after: int, limit: int) -> list[Allocation]:
         return self._allocations("allocations", queue, after=after, limit=limit)
@@ -179,6 +229,50 @@ class Store(HistoryReader):
 
     def _allocations(self, query: str, queue: int, **values: Any) -> list[Allocation]:
         return [Allocation(*row) for row in self.db.rows(query, {"queue_id": queue, **values})]
+
+    def held(self, queue: int, subscriber: str) -> list[contract.Held]:
+        """The allocations that a subscriber holds, by marker."""
+        return self._held("held", queue, subscriber=subscriber, now=self.now())
+
+    def available(self, queue: int, limit: int) -> list[contract.Held]:
+        """Allocations that nobody holds, the longest available first; some may have failed too often."""
+        return self._held("available", queue, now=self.now(), limit=limit)
+
+    def exhausted(self, queue: int, limit: int) -> list[contract.Held]:
+        """Allocations that expired too often and are not set aside yet, event by event."""
+        return self._held("exhausted", queue, now=self.now(), limit=limit)
+
+    def runs(self, queue: int, runs: Sequence[contract.Run]) -> list[contract.Held]:
+        """The allocations that are exactly these."""
+        return self._held("runs", queue, runs=json.dumps(runs))
+
+    def _held(self, query: str, queue: int, **values: Any) -> list[contract.Held]:
+        return [contract.Held(*row) for row in self.db.rows(query, {"queue_id": queue, **values})]
+
+    def keys_in_use(self, queue: int, keys: Sequence[str]) -> set[str]:
+        """Those of some keys that a queue has allocations of."""
+        return {key for (key,) in self.db.rows("keys_in_use", {"queue_id": queue, "keys": json.dumps(keys)})}
+
+    def of_keys(self, queue: int, keys: Sequence[str]) -> list[contract.Held]:
+        """All allocations of some keys."""
+        return self._held("of_keys", queue, keys=json.dumps(keys))
+
+    def outstanding(self, queue: int) -> int:
+        """How many allocations a queue has."""
+        state = self.db.row("queue_state", {"id": queue})
+        return int(state[3]) if state else 0
+
+    def letters(self, queue: int, after: int, limit: int) -> list[DeadLetter]:
+        """Dead letters of a queue, by position, after one."""
+        values = {"queue_id": queue, "after": after, "limit": limit}
+        return [DeadLetter(*row) for row in self.db.rows("letters", values)]
+
+    def count_letters(self, queue: int) -> int:
+        return int(self.db.value("count_letters", {"queue_id": queue}))
+
+    def letters_at(self, queue: int, positions: Sequence[int]) -> list[DeadLetter]:
+        values = {"queue_id": queue, "positions": json.dumps(positions)}
+        return [DeadLetter(*row) for row in self.db.rows("letters_at", values)]
 
     def next_expiry(self, queue: int, after: int) -> int | None:
         """When the next allocation of a queue expires after a time (ticks), if one does."""

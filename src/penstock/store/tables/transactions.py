@@ -24,6 +24,7 @@ from penstock.errors import (
     VersionConflict,
 )
 from penstock.model import Appended, ProducerMark, Published, check_name
+from penstock.model.times import TICKS_PER_MS
 from penstock.store import contract
 from penstock.store.contract import Commit, Operation, Publish, Result
 from penstock.store.record import Record
@@ -132,7 +133,7 @@ def receipts(ops: Sequence[Operation]) -> Iterator[Operation]:
     Where the store has them already, they do nothing.
     """
     for op in ops:
-        if isinstance(op, contract.Acknowledge | contract.Progress):
+        if isinstance(op, contract.Acknowledge | contract.Settle | contract.Progress):
             yield replace(op, strict=False)
 
 
@@ -349,7 +350,17 @@ HANDLERS: Final[dict[type[Operation], Callable[[Batch, Any], Result | Deferred]]
     contract.MoveQueue: lambda batch, op: consumers.move_queue(batch.db, op),
     contract.SetDeadRule: lambda batch, op: consumers.set_dead_rule(batch.db, op),
     contract.Requeue: lambda batch, op: consumers.requeue(batch.db, op, batch.now),
-    contract.Reoffer: lambda batch, op: batch.reoffer(op),
+    contract.Reoffer: lambda batch, op: (
+        consumers.reoffer_parts(batch.db, op, batch.now) if op.parts else batch.reoffer(op)
+    ),
+    contract.AllocateParts: lambda batch, op: consumers.allocate_parts(
+        batch.db, op, batch.now, batch.now + op.ttl_ms * TICKS_PER_MS
+    ),
+    contract.Settle: lambda batch, op: consumers.settle(batch.db, op, batch.now),
+    contract.Extend: lambda batch, op: consumers.extend(batch.db, op, batch.now + op.ttl_ms * TICKS_PER_MS),
+    contract.Revive: lambda batch, op: consumers.revive(batch.db, op, batch.now),
+    contract.ChangeQueue: lambda batch, op: consumers.change_queue(batch.db, op),
+    contract.DeleteQueue: lambda batch, op: consumers.delete_queue(batch.db, op),
     contract.ExpireProducers: lambda batch, op: batch.expire_producers(op),
     contract.AddLog: lambda batch, op: logs.add_log(batch.db, op, batch.appender, batch.recorded),
     contract.DeleteLog: lambda batch, op: _delete(batch, logs.delete_log(batch.db, op, batch.appender, batch.recorded)),

@@ -165,7 +165,9 @@ def _missing_in_history(db: Database, sums: _Sums) -> Iterator[Finding]:
 
 _STRAYS: Final = {
     "stray_allocations": ("queue number {0}", "allocation {1} to {2} does not fit"),
+    "stray_letters": ("queue number {0}", "dead letter {1} does not fit"),
     "stray_queues": ("queue {2} of {1} (number {0})", "marker {3} lies outside"),
+    "miscounted_queues": ("queue {2} of {1} (number {0})", "has another number of allocations than {3}"),
     "stray_subscriptions": ("subscription {0} of {1}", "bookmark {2} lies outside"),
     "stray_credentials": ("credential {0}", "is one of {1}, and there is no such principal"),
     "stray_iterators": ("iterator {0}", "its output does not have the {1} items it should"),

@@ -5,7 +5,7 @@ repeat is harmless and which right the request needs, because that holds on ever
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from penstock.model.access import Right
 from penstock.model.requests import Reach, Repeat, request
 from penstock.wire.codes import Res01Code
 from penstock.wire.res01.dialects import BINARY, OWN, Frames, full_frames, item_frames
+from penstock.wire.res01.event_block import event_block
 from penstock.wire.res01.fields import GUID_BYTES
 from penstock.wire.res01.schema import (
     BYTES,
@@ -35,6 +36,7 @@ from penstock.wire.res01.schema import (
     Command,
     CommitAnswer,
     Echo,
+    EventBlock,
     EventColumns,
     Events,
     Field,
@@ -114,6 +116,7 @@ NEXT: Final = LONG("Next")
 REPEATED: Final = FLAG("Repeated")
 EVENT_COUNT: Final = LONG("Events")
 EVENTS: Final = Field("", Events(), "events", get=lambda reply: reply)
+EVENT_BLOCK: Final = Field("", EventBlock(), "events", get=lambda reply: reply)
 WHOLE_EVENTS: Final = Field("", Events(whole=True), "events", get=lambda reply: reply)
 KIND: Final = Field("Kind", word(model.IteratorKind), "kind")
 OVER: Final = Field("Over", word(model.Over), "over")
@@ -123,7 +126,7 @@ NOW: Final = TIME("UtcNow", "now")
 UTC_NOW: Final = Field("UtcNow", TIME, get=lambda _request: 0)
 
 
-def rows(make: type, count: str, attribute: str, *fields: Field, to_end: bool = True) -> Field:
+def rows(make: Callable[..., Any], count: str, attribute: str, *fields: Field, to_end: bool = True) -> Field:
     return Field("", Rows(Layout(make, fields), count, to_end=to_end), attribute)
 
 
@@ -167,6 +170,19 @@ def _delivery(
     return Delivery(subscriber=subscriber, allocation=held, events=events, **rest)
 
 
+def _delivered(**run: int) -> Allocation:
+    return Allocation(subscriber="", expires=0, **run)
+
+
+def _deliveries(
+    runs: tuple[Allocation, ...], expires: int | None, subscriber: str, events: list[Any], **rest: Any
+) -> Delivery:
+    """A delivery of several allocations, which expire together."""
+    held = tuple(replace(one, subscriber=subscriber, expires=expires or 0) for one in runs)
+    first = held[0] if held else None
+    return Delivery(subscriber=subscriber, allocation=first, runs=held, events=events, **rest)
+
+
 OK: Final = Answer("OK", Done)
 CR: Final = CommitAnswer("CR", Appended, *APPENDED[:1])
 CF: Final = Answer("CF", Appended, *APPENDED)
@@ -174,18 +190,29 @@ TR: Final = Answer("TR", model.Transacted, rows(Appended, "Count", "commits", *A
 QR: Final = Answer("QR", model.EventPage, EVENTS)
 GR: Final = Answer("GR", model.EventPage, Field("", Events(has_count=False), "events", get=lambda reply: reply))
 PF: Final = Answer("PF", model.EventPage, NEXT, END, WHOLE_EVENTS)
+PB: Final = Answer("PB", model.EventPage, NEXT, END, EVENT_BLOCK)
 _RECORDS: Final = Field("Record", Values(BYTES, collect=list), "records")
 RD: Final = Answer("RD", model.RecordPage, STRING("StoreId"), LONG("Timeline"), NEXT, END, _RECORDS)
 PT: Final = Answer("PT", model.Found, LONG_OR_NULL("Position"))
 SR: Final = Answer("SR", model.Registered, Field("SubscriptionId", Values(LONG), "ids"))
 EF: Final = Answer("EF", model.FetchedBatch, SUBSCRIPTION, EVENTS, each=True)
 BF: Final = Answer("BF", model.FetchedBatch, SUBSCRIPTION, WHOLE_EVENTS, each=True)
+BK: Final = Answer("BK", model.FetchedBatch, SUBSCRIPTION, EVENT_BLOCK, each=True)
 SP: Final = Progressed()
 ST: Final = WereSet()
 QE: Final = Answer("QE", Delivery, *WHERE, NOW, *_ALLOCATION, EVENTS)
 QE_BINARY: Final = Answer("QE", Delivery, CONTEXT, *WHERE, NOW, _ALLOCATION_ID, EVENTS)
 _WHOLE_DELIVERY: Final = (CONTEXT, *WHERE, NOW, *_ALLOCATION, _EXPIRES, _DELIVERIES, WHOLE_EVENTS)
 DF: Final = Answer("DF", Delivery, *_WHOLE_DELIVERY, make=_delivery)
+_RUN: Final = (FIRST, LAST, LONG("Count"), LONG("Deliveries"))
+_DELIVERED: Final = rows(_delivered, "RunCount", "runs", *_RUN, to_end=False)
+_SEVERAL: Final = (CONTEXT, *WHERE, NOW, _EXPIRES, STRING("Ordered"), _DELIVERED)
+DS: Final = Answer("DS", Delivery, *_SEVERAL, WHOLE_EVENTS, make=_deliveries)
+DK: Final = Answer("DK", Delivery, *_SEVERAL, EVENT_BLOCK, make=_deliveries)
+XT: Final = Answer("XT", model.Extended, TIME("Expires"))
+_LETTER: Final = (STREAM, LONG("Sequence"), LONG("Deliveries"), STRING("Subscriber"), STRING("Reason"), TIME("Died"))
+DA: Final = paged("DA", model.DeadLetter, POSITION, *_LETTER)
+PN: Final = Answer("PN", model.PutBackCount, EVENT_COUNT)
 QT: Final = Echo("QT", QUEUE)
 _FULL: Final = FLAG("Full", "is_full")
 PR: Final = Answer("PR", model.Replayed, EVENT_COUNT, LONG("LeftOut"), LONG("Waiting"), _FULL, REPEATED)
@@ -195,9 +222,18 @@ SL: Final = paged("SL", model.StreamInfo, NAME, EVENT_COUNT)
 _QUEUE_COUNTS: Final = [LONG(name) for name in ("Behind", "Allocated", "Allocations", "DeliveriesMax", "Dead")]
 _QUEUE_INFO: Final = (ID, CONTEXT, NAME, FILTER, POSITION, *_QUEUE_COUNTS, LONG_OR_NULL("DeadAfter"))
 QL: Final = paged("QL", model.QueueInfo, *_QUEUE_INFO)
+_SELECTION: Final = STRING("Selection")
+_LAG: Final = (FLAG("BehindIsExact"), LONG("BehindMs"))
+_RULES_OF_QUEUE: Final = (STRING("Ordered"), _SELECTION, STRING("Retry"), FLAG("Paused"), LONG("Delayed"))
+_PREVIEW: Final = (POSITION, LONG("Behind"), *_LAG, LONG("Allocations"), LONG("Dead"))
+PV: Final = Answer("PV", model.QueuePreview, *_PREVIEW)
+QM: Final = paged("QM", model.QueueInfo, *_QUEUE_INFO, *_LAG, *_RULES_OF_QUEUE)
 _LAST_TIME: Final = TIME_OR_NULL("LastEventTime", "last_ticks")
-_SUBSCRIPTION_INFO: Final = (ID, STRING("Subscriber"), CONTEXT, FILTER, POSITION, _LAST_TIME)
+_NO_CONTEXT: Final = STRING("Context", get=lambda info: info.context or "")
+_SUBSCRIPTION_INFO: Final = (ID, STRING("Subscriber"), _NO_CONTEXT, FILTER, POSITION, _LAST_TIME)
 UL: Final = paged("UL", model.SubscriptionInfo, *_SUBSCRIPTION_INFO)
+_OF_SUBSCRIPTION: Final = (ID, STRING("Subscriber"), ANY_CONTEXT, FILTER, POSITION, _LAST_TIME)
+UM: Final = paged("UM", model.SubscriptionInfo, *_OF_SUBSCRIPTION, LONG("Behind"), *_LAG, _SELECTION)
 _DEAD: Final = (FIRST, LAST, LONG("Count"), STRING("Subscriber"), LONG("Deliveries"), TIME("Expired", "expires"))
 LD: Final = paged("LD", Allocation, *_DEAD)
 _STATS: Final = Field("", Stats(), "stats", get=lambda stats: stats)
@@ -256,7 +292,7 @@ _APPEND: Final = partial(Command, "AC", "appends a commit", Append, CR, *COMMIT,
 _DECLARE: Final = "declares a queue and allocates events of it"
 _ACKNOWLEDGE: Final = "acknowledges an allocation and allocates the next"
 _STARTS: Final = rows(model.SubscriptionStart, "Count", "subscriptions", CONTEXT, FILTER, START_TIME)
-_NO_CONTEXT: Final = partial(AcknowledgeQueue, context=None)
+_OF_ANY: Final = partial(AcknowledgeQueue, context=None)
 _SET: Final = (SUBSCRIBER, CONTEXT, FILTER, TIME("SetTo", "ticks"))
 _RESET: Final = (QUEUE, TIME("ResetTo", "ticks"), UTC_NOW)
 
@@ -268,7 +304,7 @@ ORIGINAL: Final = (
     Command("PS", "progresses subscriptions", model.ProgressSubscription, SP, each=(SUBSCRIPTION, LAST_EVENT_TIME)),
     Command("SS", "sets subscriptions to a time", model.SetSubscription, ST, each=_SET),
     Command("SQ", _DECLARE, model.SubscribeQueue, QE, *SUBSCRIBE),
-    Command("AQ", _ACKNOWLEDGE, AcknowledgeQueue, QE, *HELD, COUNT, TTL, make=_NO_CONTEXT),
+    Command("AQ", _ACKNOWLEDGE, AcknowledgeQueue, QE, *HELD, COUNT, TTL, make=_OF_ANY),
     Command("RQ", "resets a queue to a time", model.ResetQueue, QT, *_RESET, make=partial(model.ResetQueue, None)),
 )
 
@@ -290,8 +326,33 @@ _RECEIPTS: Final = rows(model.QueueReceipt, "AckCount", "acknowledge", CONTEXT, 
 _PROGRESS: Final = rows(model.SubscriptionReceipt, "ProgressCount", "progress", SUBSCRIPTION, LAST_EVENT_TIME)
 _QUEUE: Final = (QUEUE, ANY_CONTEXT)
 _HELD: Final = (ANY_CONTEXT, *WHERE, FIRST)
+_RULES: Final = (
+    STRING_OR_NULL("Ordered"),
+    STRING_OR_NULL("Selection"),
+    STRING_OR_NULL("Retry"),
+    LONG_OR_NULL("DeadAfter"),
+)
+_SUBSCRIBE_SEVERAL: Final = (WAIT_MS, *DECLARE, *_RULES)
+_several: Final = partial(model.SubscribeQueue, several=True)
+_RUNS: Final = rows(model.Run, "RunCount", "runs", FIRST, LAST, to_end=False)
+_DELAY: Final = LONG_OR_NULL("DelayMs")
+_REASON: Final = STRING("Reason")
+_STARTS_ANYWHERE: Final = (ANY_CONTEXT, FILTER, START_TIME, _SELECTION)
+_ALL_STARTS: Final = rows(model.SubscriptionStart, "Count", "subscriptions", *_STARTS_ANYWHERE)
+_SET_ANYWHERE: Final = (SUBSCRIBER, ANY_CONTEXT, FILTER, TIME("SetTo", "ticks"), _SELECTION)
+_RETRIED: Final = rows(model.Retried, "RetryCount", "retries", POSITION, _DELAY, _REASON, to_end=False)
+_BURIED: Final = rows(model.Buried, "BuryCount", "buries", POSITION, _REASON)
+_REST: Final = (Field("Rest", word(model.Rest), "rest"), _DELAY, _REASON)
+_SETTLE: Final = (*_QUEUE, SUBSCRIBER, _RUNS, *_REST, _RETRIED, _BURIED)
+_POSITIONS: Final = Field("Position", Values(LONG), "positions")
 _RELEASE: Final = (*_QUEUE, SUBSCRIBER, FIRST, LAST, FLAG("Counts", default=True))
 _RESET_TO: Final = (TIME("ResetTo", "ticks"), LONG_OR_NULL("Position", default=None))
+_CHANGED: Final = (
+    STRING_OR_NULL("Filter"),
+    STRING_OR_NULL("Selection"),
+    TIME_OR_NULL("ResetTo", "ticks"),
+    LONG_OR_NULL("Position"),
+)
 _MESSAGES: Final = Field("Message", Values(BYTES), "messages")
 _UNITS: Final = rows(model.StagedUnit, "UnitCount", "units", *COMMIT, BYTES("Record", "data"), BYTES("Keys"))
 _CHUNKS: Final = Field("Chunk", Values(BYTES, "ChunkCount"), "chunks")
@@ -313,23 +374,38 @@ EXTENSIONS: Final = (
     _large("AF", "appends a commit, and returns its position", Append, CF, MARK, *COMMIT, NEW_EVENTS),
     _large("TX", "commits and acknowledges, all or nothing", model.Transact, TR, MARK, _COMMITS, _RECEIPTS, _PROGRESS),
     # --- subscriptions and queues
+    Command("RM", "as RS, of all contexts, or selecting", model.RegisterSubscriptions, SR, SUBSCRIBER, _ALL_STARTS),
+    Command("SM", "as SS, of all contexts, or selecting", model.SetSubscription, ST, each=_SET_ANYWHERE),
     _fetch("FW", "as FE, waiting for events", model.FetchSubscription, EF, WAIT_MS),
     _fetch("FF", "as FW, with whole events", model.FetchSubscription, BF, WAIT_MS, present=full_frames),
     Command("SW", "as SQ, waiting for events", model.SubscribeQueue, QE, WAIT_MS, *SUBSCRIBE),
     _whole("SF", "as SW, with whole events", model.SubscribeQueue, DF, WAIT_MS, *SUBSCRIBE),
     Command("AW", "as AQ, waiting for events", AcknowledgeQueue, QE, WAIT_MS, *_HELD, LAST, COUNT, TTL),
     _whole("KF", "as AW, with whole events", AcknowledgeQueue, DF, WAIT_MS, *_HELD, LAST_OR_NULL, COUNT, TTL),
+    _whole("SD", "as SF, several allocations", model.SubscribeQueue, DS, *_SUBSCRIBE_SEVERAL, make=_several),
+    Command("KD", "settles a batch, event by event", model.SettleQueue, QT, *_SETTLE),
+    Command("KX", "extends a lease", model.ExtendQueue, XT, *_QUEUE, SUBSCRIBER, _RUNS, TTL),
     Command("RK", "releases an allocation, for the queue's next consumer", model.ReleaseQueue, QT, *_RELEASE),
     Command("RT", "resets a queue of a context to a time or a position", model.ResetQueue, QT, *_QUEUE, *_RESET_TO),
+    Command("QP", "pauses a queue, or resumes it", model.PauseQueue, QT, *_QUEUE, FLAG("Paused")),
+    Command("QN", "renames a queue", model.RenameQueue, QT, *_QUEUE, NAME),
+    Command("QD", "deletes a queue", model.DeleteQueue, QT, *_QUEUE),
+    Command("QY", "sets a retry policy", model.SetRetryPolicy, QT, *_QUEUE, STRING("Retry")),
+    Command("QX", "sets a filter", model.SetQueueFilter, QT, *_QUEUE, FILTER, _SELECTION),
+    Command("QV", "previews another filter, or a move", model.PreviewQueue, PV, *_QUEUE, *_CHANGED),
     Command("DR", "sets a dead-letter rule", model.SetDeadLetterRule, QT, *_QUEUE, LONG_OR_NULL("DeadAfter")),
     Command("DL", "lists dead letters", model.ListDeadLetters, LD, *_QUEUE, AFTER, LIMIT),
     Command("DP", "puts a dead letter back", model.PutBack, QT, *_QUEUE, FIRST),
+    Command("DE", "lists dead letters, event by event", model.ListLetters, DA, *_QUEUE, AFTER, LIMIT),
+    Command("DB", "puts dead letters back, or drops them", model.PutBackLetters, PN, *_QUEUE, FLAG("Drop"), _POSITIONS),
     Command("RP", "delivers events of a queue again", model.ReplayQueue, PR, *_QUEUE, FIRST, LAST, MARK),
     # --- lists and counts
     Command("LC", "lists contexts", model.ListContexts, CL, AFTER_NAME, LIMIT),
     Command("LS", "lists streams", model.ListStreams, SL, CONTEXT, FILTER, AFTER_NAME, LIMIT),
     Command("LQ", "lists queues", model.ListQueues, QL, AFTER, LIMIT),
     Command("LU", "lists subscriptions", model.ListSubscriptions, UL, AFTER, LIMIT),
+    Command("GQ", "as LQ, with whole lags", model.ListQueues, QM, AFTER, LIMIT),
+    Command("GU", "as LU, with lags", model.ListSubscriptions, UM, AFTER, LIMIT),
     Command("GS", "gets counts", model.GetStats, SG),
     # --- logs and iterators
     Command("NL", "creates a log", model.CreateLog, OK, LOG),
@@ -374,11 +450,15 @@ _HELLO: Final = (INT("Version"), STRING("Software"), Field("Feature", Values(STR
 HO: Final = Answer("HO", Welcome, *_HELLO)
 HELLO: Final = Command("HI", "says hello", Hello, HO, *_HELLO, settled=lambda _hello: _welcome())
 """The first command on a connection of our own clients."""
+_block: Final = partial(Command, present=event_block)
 _COLUMNS: Final = Field("", EventColumns(), "events")
 _COMMITS_IN_COLUMNS: Final = rows(Append, "CommitCount", "commits", *COMMIT, _COLUMNS, _NO_MARK, to_end=False)
 _TRANSACT: Final = (MARK, _COMMITS_IN_COLUMNS, _RECEIPTS, _PROGRESS)
 OWN_ONLY: Final = (
     HELLO,
+    _block("QB", "as QF, with the events in a block", model.ReadStream, PB, *_READ_STREAM_PART),
+    _fetch("FB", "as FF, with the events in a block", model.FetchSubscription, BK, WAIT_MS, present=event_block),
+    _block("SB", "as SD, with the events in a block", model.SubscribeQueue, DK, *_SUBSCRIBE_SEVERAL, make=_several),
     _large("AB", "as AF, with the events as columns", Append, CF, MARK, *COMMIT, _COLUMNS),
     _large("TB", "as TX, with the events as columns", model.Transact, TR, *_TRANSACT),
 )

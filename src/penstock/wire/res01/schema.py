@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from penstock.errors import InvalidRequest, PenstockError, Unexpected
-from penstock.model import Done, Limits, NewEvent, ProducerMark, Reply, Request, StoreStats, stamp_of
+from penstock.model import Done, Event, Limits, NewEvent, ProducerMark, Reply, Request, StoreStats, stamp_of
 from penstock.model.columns import Columns, columns_of, received_columns
 from penstock.wire.res01.dialects import (
     FULL_FRAMES,
@@ -26,6 +26,7 @@ from penstock.wire.res01.dialects import (
     full_events,
     full_frames,
 )
+from penstock.wire.res01.event_block import event_block, events_of_block
 from penstock.wire.res01.fields import (
     BINARY_SCALARS,
     EVENT_FRAMES,
@@ -383,6 +384,19 @@ class Events:
             out += encoded.content
         else:
             out += full_frames(events) if self.whole else dialect.present(events)
+
+
+class EventBlock:
+    """The events of a reply in one frame. A worker may have encoded them."""
+
+    name = "[a block of events](#blocks-of-events) `Events`"
+    frames = 1
+
+    def read(self, fields: Fields, field: str) -> list[Event]:
+        return events_of_block(fields.frame(field))
+
+    def write(self, out: Frames, reply: Any, _dialect: Dialect) -> None:
+        out += event_block(reply.events) if reply.encoded is None else reply.encoded.content
 
 
 class Types:
