@@ -121,7 +121,6 @@ class Engine:
         metrics.backend = shown_backend(self.url)
         metrics.head = lambda: self._wakeups.head
         self.pool = WorkerPool(self.url, settings, settings.workers, metrics.readers)
-        self.lags = LagCounter(self.pool)
         self.lua = LuaPool(self.url, settings, metrics.lua)
         self._sealer_pool = LatePool(self.url, settings, 1, PoolCounts(), SEALER_NICENESS)
         self._others = coordination(self._store)
@@ -138,6 +137,8 @@ class Engine:
         self._iterators = IteratorRequests(context, self.lua, self._eraser, self.audit)
         self._logs = LogRequests(context, self._checks, self._iterators, self._eraser, self.audit)
         self._handlers = self._table()
+        # After the table, because an engine of tests replaces the pool there.
+        self.lags = LagCounter(self.pool)
         try:
             # Before the writer starts: from then on only the writer uses the store.
             self.identity = self._store.identity()

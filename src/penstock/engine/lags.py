@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.model import ListQueues, ListSubscriptions, QueueInfo, SubscriptionInfo, View
 
 LAGS_MAX: Final = 500
-"""Queues that have metrics, by id, and as many subscriptions. Each has three series."""
+"""Queues that have metrics, by id, and as many subscriptions. Each queue has four series, each subscription three."""
 KEPT_S: Final = 5.0
 """How long scrapes get the same lags."""
 WAIT_S_MAX: Final = 2.0
@@ -82,6 +82,11 @@ class LagCollector(Collector):
         subscriptions = [((one.subscriber, one.context or "*", one.filter), one) for one in self._lags.subscriptions]
         yield from self._families("queue", ("context", "queue"), queues)
         yield from self._families("subscription", ("subscriber", "context", "filter"), subscriptions)
+        dead = GaugeMetricFamily("penstock_queue_dead_letters", "Dead letters of a queue", labels=("context", "queue"))
+        for queue in self._lags.queues:
+            if jobs.is_whole(self._view, queue):
+                dead.add_metric((queue.context, queue.name), queue.dead)
+        yield dead
         help = "1 if there are queues or subscriptions without metrics of their lags"
         yield GaugeMetricFamily("penstock_lags_left_out", help, float(not self._lags.is_complete))
 
