@@ -4,17 +4,23 @@ import asyncio
 
 import pytest
 
-from penstock.errors import SubscriptionMoved
+from penstock.errors import QueueNotFound, SubscriptionMoved
 from penstock.model import (
     ANY,
     Append,
+    DeleteQueue,
+    Delivery,
     Done,
     FetchedBatch,
+    PauseQueue,
     ReleaseQueue,
     Replayed,
     ReplayQueue,
     ResetQueue,
+    Run,
     SetSubscription,
+    SettleQueue,
+    SubscribeQueue,
     SubscriptionReceipt,
     Transact,
     Transacted,
@@ -99,6 +105,34 @@ async def test_an_allocation_of_a_consumer_of_one_server_expires_for_one_of_the_
 
 
 # --- subscriptions --------------------------------------------------------------------------------------------
+
+
+async def ordered(caller: Caller, subscriber: str, wait_ms: int = 0) -> Delivery:
+    request = SubscribeQueue("shop", "q", subscriber, "", 0, 9, 60_000, wait_ms, ordered="stream", several=True)
+    return await caller.ask(Delivery, request)
+
+
+async def test_a_key_that_is_settled_or_a_queue_that_is_resumed_wakes_a_consumer_on_the_other(callers: Callers) -> None:
+    one, two = callers
+    await one.append("s", events("a"))
+    given = await ordered(one, "me")
+    await two.append("s", events("b"))
+    poll = asyncio.create_task(ordered(two, "you", WAIT_MS))
+    await until(lambda: two.engine.metrics.waiting_polls == 1)
+    await one.ask(Done, SettleQueue("shop", "q", "me", tuple(Run(run.first, run.last) for run in given.runs)))
+    given = await poll
+    assert bodies(given) == ["b"]
+    await one.ask(Done, PauseQueue("shop", "q"))
+    await two.append("t", events("c"))
+    poll = asyncio.create_task(ordered(two, "she", WAIT_MS))
+    await until(lambda: two.engine.metrics.waiting_polls == 1)
+    await one.ask(Done, PauseQueue("shop", "q", False))
+    assert bodies(await poll) == ["c"]
+    poll = asyncio.create_task(ordered(two, "he", WAIT_MS))
+    await until(lambda: two.engine.metrics.waiting_polls == 1)
+    await one.ask(Done, DeleteQueue("shop", "q"))
+    with pytest.raises(QueueNotFound):
+        await poll
 
 
 async def test_a_batch_of_one_server_is_progressed_on_the_other(callers: Callers) -> None:

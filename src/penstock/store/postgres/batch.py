@@ -50,6 +50,7 @@ _CHANGES_QUEUES: Final = (
     contract.Settle,
     contract.Revive,
     contract.ChangeQueue,
+    contract.DeleteQueue,
 )
 """After these, a queue may have something to hand out again."""
 _CHANGES_ACCESS: Final = (
