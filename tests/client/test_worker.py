@@ -18,7 +18,7 @@ from penstock.client import WorkerCounts, worker
 from penstock.errors import ClientClosed, InvalidRequest, QueueFilterMismatch
 from penstock.testing import Server
 from tests.client.conftest import WAYS
-from tests.client.support import fill, numbers, some
+from tests.client.support import fill, some
 from tests.client.test_closing import nothing_left
 from tests.client.test_leases import on_loop
 from tests.client.test_outcomes import AT_ONCE, info_of
@@ -57,6 +57,14 @@ def failing(log: Log) -> Callable[[Event], None]:
             raise RetryLater("tomorrow", delay=86_400)
 
     return handle
+
+
+def left(client: Client, context: str) -> list[tuple[int, int]]:
+    """What a queue still has to deliver: the number of each event, and which attempt this is."""
+    found: list[tuple[int, int]] = []
+    while batch := client.queue(context, "work").take():
+        found += [(one.json(), batch.attempt(one)) for one in batch]
+    return sorted(found)
 
 
 SEEN = Counter([(1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (4, 1), (4, 2), (5, 1), (6, 1)])
@@ -221,9 +229,7 @@ def test_a_signal_lets_the_event_at_hand_finish(
     assert acknowledged >= 2
     info = info_of(client, context)
     assert (info.allocated, info.dead) == (0, 0)
-    batch = client.queue(context, "work").take()
-    assert numbers(batch) == list(range(acknowledged + 1, 21))
-    assert {batch.attempt(one) for one in batch} <= {1}
+    assert left(client, context) == [(number, 1) for number in range(acknowledged + 1, 21)]
 
 
 @pytest.mark.parametrize("code", [PROGRAM, ASYNC_PROGRAM], ids=["plain", "loop"])
@@ -236,8 +242,7 @@ def test_a_second_signal_gives_the_event_at_hand_back(client: Client, context: s
         process.send_signal(signal.SIGINT)
         until(lambda: info_of(client, context).allocated == 0)
         process.communicate("\n\n", timeout=PATIENCE_S)
-    batch = client.queue(context, "work").take()
-    assert [batch.attempt(one) for one in batch] == [1, 1]
+    assert left(client, context) == [(1, 1), (2, 1)]
 
 
 def test_what_a_handler_does_after_the_end_counts_for_nothing(client: Client, context: str) -> None:
@@ -259,16 +264,10 @@ def test_what_a_handler_does_after_the_end_counts_for_nothing(client: Client, co
     counts = made.run()
     stopper.join()
     assert (counts.acknowledged, counts.given_back) == (0, 1)
-    batch = client.queue(context, "work").take()
-    assert [batch.attempt(one) for one in batch] == [1, 1, 1]
+    assert left(client, context) == [(1, 1), (2, 1), (3, 1)]
     go_on.set()
     until(lambda: made.counts.in_progress == 0)
-    assert client.queue(context, "other").take() == batch
-    assert info_of_work(client, context) == 3
-
-
-def info_of_work(client: Client, context: str) -> int:
-    return next(info.allocated for info in client.queues() if (info.context, info.name) == (context, "work"))
+    assert info_of(client, context).allocated == 3
 
 
 def test_a_cancelled_worker_acknowledges_what_it_has_done(url: str, other: Client, context: str) -> None:
@@ -289,10 +288,9 @@ def test_a_cancelled_worker_acknowledges_what_it_has_done(url: str, other: Clien
         await asyncio.wait({task})
         assert task.cancelled()
         assert made.counts.acknowledged == 2
-        batch = await client.queue(context, "work").take()
-        assert [(one.json(), batch.attempt(one)) for one in batch] == [(3, 1), (4, 1), (5, 1)]
 
     on_loop(url, work)
+    assert left(other, context) == [(3, 1), (4, 1), (5, 1)]
 
 
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
@@ -304,8 +302,7 @@ def test_a_handler_may_end_the_program(client: Client, context: str, ending: typ
 
     with pytest.raises(ending):
         penstock.run_worker(client.queue(context, "work", dead_after=1), handle)
-    batch = client.queue(context, "work").take()
-    assert [batch.attempt(one) for one in batch] == [1, 1, 1]
+    assert left(client, context) == [(1, 1), (2, 1), (3, 1)]
 
 
 def test_signals_are_what_they_were(client: Client, context: str) -> None:
