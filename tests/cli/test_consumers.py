@@ -205,7 +205,7 @@ def test_what_was_set_aside_is_put_back(served: Server, client: penstock.Client,
 
 def agree(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     """Let commands ask, and answer them."""
-    monkeypatch.setattr("penstock.cli.queues._can_ask", lambda: True)
+    monkeypatch.setattr("penstock.cli.output.can_ask", lambda: True)
 
     def agreed(question: str) -> bool:
         asked.append(question)
@@ -410,6 +410,15 @@ def test_a_subscription_to_all_contexts_is_listed_and_set(served: Server, client
     given = ("subscription", "set", orders, "*", "--filter", f"{orders}-", "--to", "beginning")
     assert run(*given, url=served.url).code == 0
     assert [event.json() for event in subscription] == [6]
+    number, given = subscription.id(), ("subscription", "delete", orders, "*", "--filter", f"{orders}-")
+    done = run(*given, url=served.url)
+    assert (done.code, done.err) == (
+        2,
+        "penstock: a deleted subscription forgets its position: use --yes to do it without a question\n",
+    )
+    assert number in [info.id for info in client.subscriptions()]
+    assert run(*given, "--yes", url=served.url).out == f"deleted subscription {orders} in context *\n"
+    assert number not in [info.id for info in client.subscriptions()]
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ COMMAND_LINES: Final[dict[str, list[Line]]] = {
     "queue delete": [(EVIL, EVIL, "--yes"), (EVIL, "none", "--yes")],
     "subscription list": [(), (EVIL,)],
     "subscription set": [(EVIL, EVIL, "--to", "end"), (EVIL, "none", "--to", "end")],
+    "subscription delete": [(EVIL, EVIL, "--yes"), (EVIL, "none", "--yes")],
     "log add": [(EVIL,)],
     "log list": [()],
     "log show": [(EVIL,), (f"{EVIL}none",)],

@@ -61,6 +61,7 @@ SMOKE: Final = {
     "ResetQueue": "test_a_queue_begins_again_where_it_is_told",
     "SetDeadLetterRule": "test_dead_letters_are_listed_and_put_back",
     "SetSubscription": "test_a_subscription_can_be_moved",
+    "DeleteSubscription": "test_a_deleted_subscription_begins_anew",
     "ShowIterator": "test_an_iterator_shows_what_it_is",
     "ShowLog": "test_a_log_keeps_values_in_order",
     "StageEvents": "test_what_is_staged_is_seen_when_it_is_published_and_once",

@@ -15,6 +15,7 @@ from penstock.errors import (
     PenstockError,
     QueueFilterMismatch,
     QueueNotFound,
+    SubscriptionNotFound,
 )
 from penstock.model import ProducerMark, Replayed, RetryPolicy, SettleQueue
 from tests.client.driven import Driven
@@ -102,6 +103,22 @@ def test_a_subscription_can_be_moved(client: Client, context: str) -> None:
     assert numbers(subscription) == [1, 2, 3, 4]
     subscription.set(None)
     assert numbers(subscription) == [0, 1, 2, 3, 4]
+
+
+def test_a_deleted_subscription_begins_anew(client: Client, other: Client, context: str) -> None:
+    fill(client, context, "s", 3)
+    subscription = client.subscription("ann", context=context, follow=False)
+    assert numbers(subscription) == [1, 2, 3]
+    number, theirs = subscription.id(), other.subscription("ann", context=context)
+    assert theirs.id() == number
+    subscription.delete()
+    assert number not in [info.id for info in client.subscriptions()]
+    with pytest.raises(SubscriptionNotFound):
+        theirs.fetch()
+    with pytest.raises(SubscriptionNotFound):
+        theirs.delete()
+    assert numbers(subscription) == [1, 2, 3]
+    assert subscription.id() > number
 
 
 def test_two_clients_of_one_name_share_the_place(client: Client, other: Client, context: str) -> None:

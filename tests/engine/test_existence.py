@@ -193,6 +193,7 @@ PROBES: Final[dict[type[Request], list[Request]]] = {
     ],
     model.FetchSubscription: [model.FetchSubscription(number, 10) for number in (1, GONE, 3, 9)],
     model.ProgressSubscription: [model.ProgressSubscription(number, TICKS) for number in (GONE, 3, 9)],
+    model.DeleteSubscription: [model.DeleteSubscription(number) for number in (GONE, 3, 9)],
     model.SetSubscription: [
         *(model.SetSubscription(who, *where, 0) for who in ("eve", "bob") for where in (*FILTERS, (None, "secret"))),
     ],

@@ -47,7 +47,7 @@ ELSEWHERE: Final[dict[str, type[PenstockError]]] = {
     **each("AC AB AF TX TB RA RF QS QF QB GE GF TP LS RS SS SQ SW SF SD SB ES ZS NL XL GL ML", NotAllowed),
     **each("PP XP IT AK XK LP LK RM SM", NotAllowed),
     **each("AQ AW KF KD KX RQ RT RK DR DL DP DE DB RP QP QN QD QY QX QV", errors.QueueNotFound),
-    **each("FE FW FF FB", errors.SubscriptionNotFound),
+    **each("FE FW FF FB XS", errors.SubscriptionNotFound),
     **each("XI GI NX BB BM BP BO BI BD", errors.IteratorNotFound),
     **each("NI", errors.LogNotFound),
     **each("ZP", errors.StageLost),

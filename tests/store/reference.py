@@ -318,6 +318,9 @@ class ReferenceStore(BuildReference, AccessReference):
         self.state.subscriptions[found.id] = replace(found, position=op.position, last_ticks=None)
         return True
 
+    def _do_deletesubscription(self, op: contract.DeleteSubscription) -> bool:
+        return self.state.subscriptions.pop(op.subscription, None) is not None
+
     def _do_declarequeue(self, op: contract.DeclareQueue) -> QueueState:
         everyone = self.state.queues.values()
         found = next((one for one in everyone if (one.context, one.name) == (op.context, op.name)), None)

@@ -37,6 +37,7 @@ from penstock.store.contract import (
     DeclareQueue,
     DeleteIterator,
     DeleteLog,
+    DeleteSubscription,
     Erase,
     ExpireCredentials,
     ExpireProducers,
@@ -212,6 +213,8 @@ class StoreMachine(StagingRules, BuildRules):
         moving: bool = data.draw(st.booleans())
         if known and moving:
             one = data.draw(st.sampled_from(known))
+            if data.draw(st.integers(0, 9)) == 0:
+                return DeleteSubscription(one.id)
             start = data.draw(st.sampled_from([one.position, one.position, 1]))
             last, strict = data.draw(st.none() | ticks), data.draw(st.booleans())
             return Progress(one.id, start, self.position(data), last, strict)

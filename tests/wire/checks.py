@@ -123,6 +123,7 @@ _REPLIES: Final[dict[type[Request], Reply]] = ByRequest(
         FetchSubscription: FetchedBatch(4, [EVENT]),
         ProgressSubscription: Done(),
         SetSubscription: Done(),
+        model.DeleteSubscription: Done(),
         SubscribeQueue: DELIVERY,
         AcknowledgeQueue: Delivery("shop", "mail", "worker-1", NOW, None, []),
         ReleaseQueue: Done(),

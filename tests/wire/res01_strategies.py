@@ -70,6 +70,7 @@ REQUESTS: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         ),
         model.FetchSubscription: st.builds(model.FetchSubscription, numbers, numbers, waits),
         model.ProgressSubscription: st.builds(model.ProgressSubscription, numbers, ticks),
+        model.DeleteSubscription: st.builds(model.DeleteSubscription, numbers),
         model.SetSubscription: st.builds(model.SetSubscription, texts, optional_names, texts, ticks, texts),
         model.ListSubscriptions: st.builds(model.ListSubscriptions, numbers, optional_numbers),
         model.SubscribeQueue: st.builds(
@@ -216,6 +217,7 @@ REPLIES: Final[dict[type[Request], SearchStrategy[Any]]] = ByRequest(
         model.FetchSubscription: st.builds(model.FetchedBatch, numbers, event_lists),
         model.ProgressSubscription: done,
         model.SetSubscription: done,
+        model.DeleteSubscription: done,
         model.ListSubscriptions: page(
             model.SubscriptionInfo,
             *(numbers, texts, optional_names, texts, numbers, st.none() | ticks, numbers, flags, numbers, texts),

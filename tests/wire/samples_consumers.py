@@ -7,6 +7,7 @@ from penstock.model import (
     Buried,
     DeadLetter,
     DeleteQueue,
+    DeleteSubscription,
     Delivery,
     Done,
     Extended,
@@ -90,6 +91,7 @@ CONSUMERS: Final = [
     ),
     Sample(TEXT, "QP", [*_QUEUE, b"1"], (PauseQueue("shop", "mail", True),), [Done()], _QT),
     Sample(TEXT, "QN", [*_QUEUE, b"post"], (RenameQueue("shop", "mail", "post"),), [Done()], _QT),
+    Sample(TEXT, "XS", [b"4"], (DeleteSubscription(4),), [Done()], [[b"OK"]]),
     Sample(TEXT, "QD", [*_QUEUE], (DeleteQueue("shop", "mail"),), [Done()], _QT),
     Sample(TEXT, "QY", [*_QUEUE, RETRY], (SetRetryPolicy("shop", "mail", RETRY.decode()),), [Done()], _QT),
     Sample(

@@ -118,6 +118,7 @@ Filter = Annotated[str, option("--filter", "only streams whose names begin with 
 Types = Annotated[list[str] | None, option("--type", "only events of this type; can be repeated", "TYPE")]
 Limit = Annotated[int | None, option("--limit", "at most this many", "N", min=0, max=COUNT_MAX)]
 OfContext = Annotated[str | None, option("--context", "only this context", "NAME")]
+Yes = Annotated[bool, option("--yes", "do not ask")]
 AsJson = Annotated[bool, option("--json", "print JSON, for programs")]
 
 # --- commands that run on Spark -------------------------------------------------------------------------------

@@ -146,6 +146,16 @@ def remark(line: str) -> None:
     sys.stderr.write(f"{escape(line)}\n")
 
 
+def need_yes(yes: bool, why: str) -> None:
+    """Refuse what needs an answer where nobody can give one."""
+    if not yes and not can_ask():
+        refuse(f"{why}: use --yes to do it without a question")
+
+
+def can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
 def agreed(question: str) -> bool:
     sys.stderr.write(f"{escape(question)} [y/N]: ")
     sys.stderr.flush()

@@ -9,11 +9,12 @@ from uuid import uuid4
 import typer
 
 from penstock.cli.connection import connected
-from penstock.cli.options import AsJson, Data, Filter, Types, Url, argument, need_name, option
+from penstock.cli.options import AsJson, Data, Filter, Types, Url, Yes, argument, need_name, option
 from penstock.cli.output import (
     agreed,
     counted,
     fail,
+    need_yes,
     print_document,
     print_fields,
     print_result,
@@ -42,7 +43,6 @@ queue_app = typer.Typer(no_args_is_help=True)
 
 Context = Annotated[str, argument("CONTEXT", "the queue's context")]
 Name = Annotated[str, argument("QUEUE", "the queue's name")]
-Yes = Annotated[bool, option("--yes", "do not ask")]
 Prefixes = Annotated[
     list[str] | None,
     option("--prefix", "only streams whose names begin with this, or with another one; can be repeated", "PREFIX"),
@@ -328,7 +328,7 @@ def move_command(
     The leases of consumers end, and dead letters and events that wait for their next delivery are dropped: those behind
     the new position are delivered again, the others are skipped.
     """
-    _need_yes(yes, "a queue that was moved delivers events again, or skips them")
+    need_yes(yes, "a queue that was moved delivers events again, or skips them")
     with connected(url, data) as client:
         queue, info = _existing_queue(client, context, name), _queue_info(client, context, name)
         start = None if to.isdecimal() else start_time(to)
@@ -341,15 +341,6 @@ def move_command(
         info = _queue_info(client, context, name)
     line = f"queue {name} continues at position {info.position}, {lag_cells(info)[0]} events behind"
     print_result(asdict(info), line, as_json=as_json)
-
-
-def _need_yes(yes: bool, why: str) -> None:
-    if not yes and not _can_ask():
-        refuse(f"{why}: use --yes to do it without a question")
-
-
-def _can_ask() -> bool:
-    return sys.stdin.isatty()
 
 
 def _move_preview(client: "Client", info: QueueInfo, position: int) -> str:
@@ -421,7 +412,7 @@ def set_queue_command(
     if not (selects or policy_given or dead_after is not None):
         refuse("say what to change: --filter, --prefix, --type, --retry-… or --dead-after")
     if selects:
-        _need_yes(yes, "a queue with another filter skips events that it would have delivered")
+        need_yes(yes, "a queue with another filter skips events that it would have delivered")
     holders = None if dead_after is None else _dead_after(dead_after, "--dead-after")
     with connected(url, data) as client:
         queue, info = _existing_queue(client, context, name), _queue_info(client, context, name)
@@ -484,7 +475,7 @@ def rename_command(
     says, by default at the beginning of the history.
     """
     need_name(new, "a queue")
-    _need_yes(yes, "consumers that go on with the old name create a new queue")
+    need_yes(yes, "consumers that go on with the old name create a new queue")
     with connected(url, data) as client:
         queue, info = _existing_queue(client, context, name), _queue_info(client, context, name)
         if not yes and not agreed(f"{_held(info)}, and those that go on with its name create a new queue. Rename it?"):
@@ -506,7 +497,7 @@ def delete_command(
 
     Stop its consumers first: one that goes on creates the queue again.
     """
-    _need_yes(yes, "a deleted queue forgets its position and its dead letters")
+    need_yes(yes, "a deleted queue forgets its position and its dead letters")
     with connected(url, data) as client:
         queue, info = _existing_queue(client, context, name), _queue_info(client, context, name)
         dead = counted(info.dead, "dead letter")
@@ -599,7 +590,7 @@ def drop_command(
     """Forget dead letters: no consumer gets them any more. The events stay in the history."""
     if bool(letters) == everything:
         refuse("say what to drop: either POSITIONs or --all")
-    _need_yes(yes, "no consumer gets a dropped event any more")
+    need_yes(yes, "no consumer gets a dropped event any more")
     with connected(url, data) as client:
         queue = _existing_queue(client, context, name)
         known = {dead.position for dead in queue.dead_letters()}

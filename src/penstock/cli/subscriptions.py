@@ -2,16 +2,19 @@
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from penstock.cli.connection import connected
-from penstock.cli.options import AsJson, Data, Url, argument, moment, option
-from penstock.cli.output import fail, print_result, print_rows
+from penstock.cli.options import AsJson, Data, Url, Yes, argument, moment, option
+from penstock.cli.output import agreed, fail, need_yes, print_result, print_rows
 from penstock.cli.stats import lag_cells
 from penstock.model import Selection, SubscriptionInfo
 from penstock.model.times import TICKS_MAX, datetime_of, text_of_ticks
+
+if TYPE_CHECKING:
+    from penstock.client import Client, Subscription
 
 SUBSCRIPTION_COLUMNS: Final = (
     "#id",
@@ -26,6 +29,9 @@ SUBSCRIPTION_COLUMNS: Final = (
 
 subscription_app = typer.Typer(no_args_is_help=True)
 
+Name = Annotated[str, argument("NAME", "the subscription's name")]
+OfContext = Annotated[str, argument("CONTEXT", "its context; * if it is to all contexts")]
+Filter = Annotated[str, option("--filter", "its filter, if it has one", "PREFIX")]
 OnlyContext = Annotated[str | None, argument("CONTEXT", "only those of this context")]
 
 
@@ -70,25 +76,55 @@ def _document(info: SubscriptionInfo) -> dict[str, Any]:
 
 @subscription_app.command("set")
 def set_command(
-    name: Annotated[str, argument("NAME", "the subscription's name")],
-    context: Annotated[str, argument("CONTEXT", "its context; * if it is to all contexts")],
+    name: Name,
+    context: OfContext,
     to: Annotated[str, option("--to", "a time, or so long ago (10m); beginning; end: only new events", "TIME")],
-    filter_: Annotated[str, option("--filter", "its filter, if it has one", "PREFIX")] = "",
+    filter_: Filter = "",
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """Move a subscription to a time: it continues with the first event of that time or later."""
     start = start_time(to)
-    key = name, None if context == "*" else context, "" if filter_ == "*" else filter_
     with connected(url, data) as client:
-        known = [info for info in client.subscriptions() if (info.subscriber, info.context, info.filter) == key]
-        if not known:
-            listing = "list them with: penstock subscription list"
-            fail(f"no subscription {name} to {filter_ or '*'} in context {context}; {listing}")
-        types, prefixes = Selection.parsed(known[0].selection)
-        place: dict[str, Any] = {"filter": "" if prefixes else filter_, "context": key[1]}
-        client.subscription(name, **place, types=types, prefixes=prefixes).set(start)
-        found = [info for info in client.subscriptions() if (info.subscriber, info.context, info.filter) == key]
-        document = _document(found[0])
-    print_result(document, f"subscription {name} continues at position {found[0].position}", as_json=as_json)
+        number, subscription = _existing(client, name, context, filter_)
+        subscription.set(start)
+        (found,) = (info for info in client.subscriptions() if info.id == number)
+    print_result(_document(found), f"subscription {name} continues at position {found.position}", as_json=as_json)
+
+
+@subscription_app.command("delete")
+def delete_command(
+    name: Name,
+    context: OfContext,
+    filter_: Filter = "",
+    yes: Yes = False,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a subscription with its position. The events stay in the history.
+
+    Stop its reader first: one that goes on creates the subscription again.
+    """
+    need_yes(yes, "a deleted subscription forgets its position")
+    with connected(url, data) as client:
+        number, subscription = _existing(client, name, context, filter_)
+        (info,) = (info for info in client.subscriptions() if info.id == number)
+        lost = f"it is at position {info.position}, {lag_cells(info)[0]} events behind"
+        if not yes and not agreed(f"Subscription {name} to {_shown_filter(info)}: {lost}. Delete it?"):
+            fail("nothing was deleted")
+        subscription.delete()
+    print_result(_document(info), f"deleted subscription {name} in context {context}", as_json=as_json)
+
+
+def _existing(client: "Client", name: str, context: str, filter: str) -> tuple[int, "Subscription"]:
+    """A subscription that there is, and its number; using one that is not there would create it."""
+    key = name, None if context == "*" else context, "" if filter == "*" else filter
+    known = [info for info in client.subscriptions() if (info.subscriber, info.context, info.filter) == key]
+    if not known:
+        listing = "list them with: penstock subscription list"
+        fail(f"no subscription {name} to {filter or '*'} in context {context}; {listing}")
+    types, prefixes = Selection.parsed(known[0].selection)
+    place: dict[str, Any] = {"filter": "" if prefixes else key[2], "context": key[1]}
+    return known[0].id, client.subscription(name, **place, types=types, prefixes=prefixes)

@@ -131,6 +131,11 @@ class AsyncSubscription:
         moved = model.SetSubscription(self._name, place.context, place.filter, start_ticks(start), place.selection)
         await self._calls.ask(moved, Done)
 
+    async def delete(self) -> None:
+        """Forget the subscription and where it is; events stay in the history. Used again, it is a new one."""
+        await self._calls.ask(model.DeleteSubscription(await self.id()), Done)
+        self._id = None
+
     def settled(self, batch: SubscriptionBatch) -> None:
         """A transaction has acknowledged this batch; iterating must not do so again."""
         self._settled = batch

@@ -335,6 +335,7 @@ class Subscription(Blocking[AsyncSubscription]):
     fetch = blocking(AsyncSubscription.fetch)
     progress = blocking(AsyncSubscription.progress)
     set = blocking(AsyncSubscription.set)
+    delete = blocking(AsyncSubscription.delete)
     batches = iterating(AsyncSubscription.batches)
 
     __iter__ = flattening(AsyncSubscription.batches)

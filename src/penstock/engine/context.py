@@ -87,8 +87,7 @@ class EngineContext:
 
     def __post_init__(self) -> None:
         self.limits = ReadLimits(self.settings.page_events_max, self.settings.page_bytes_max)
-        # The pool is looked up each time, because an engine of tests replaces it.
-        self.read_ahead = ReadAhead(lambda *job: self.pool.run(*job), self.limits, lambda: self.others.is_shared)
+        self.read_ahead = ReadAhead(lambda: self.pool, self.limits, lambda: self.others.is_shared)
 
     async def write(self, transaction: Transaction, size: int = 0) -> list[Result]:
         """Write a transaction; its results once on disk.

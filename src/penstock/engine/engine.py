@@ -412,6 +412,7 @@ class Engine:
             model.FetchSubscription: subscriptions.fetch,
             model.ProgressSubscription: called(subscriptions.progress),
             model.SetSubscription: called(subscriptions.set),
+            model.DeleteSubscription: called(subscriptions.delete),
             model.SubscribeQueue: queues.subscribe,
             model.AcknowledgeQueue: queues.acknowledge,
             model.ReleaseQueue: called(queues.release),

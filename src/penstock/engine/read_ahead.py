@@ -11,13 +11,14 @@ Only for a store with one server, and for queues without an order.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from penstock import model
 from penstock.engine.jobs import EventEncoder, gather, presented, size_of
 from penstock.engine.queue_jobs import due_of, lookup_queue
+from penstock.engine.workers import WorkerPool
 from penstock.errors import PenstockError
 from penstock.model import Encoded, Event, EventFilter, Selection
 from penstock.store import Store, contract
@@ -39,8 +40,6 @@ ENDS_READ_AHEAD: Final = frozenset(
     }
 )
 """Operations after which nothing that was prepared may be handed out."""
-
-RunJob = Callable[..., Awaitable[Any]]
 
 
 class Ready(NamedTuple):
@@ -119,8 +118,9 @@ class _Window:
 class ReadAhead:
     """The windows of all queues, on the loop's thread."""
 
-    def __init__(self, run: RunJob, limits: ReadLimits, is_shared: Callable[[], bool]) -> None:
-        self._run = run
+    def __init__(self, pool: Callable[[], WorkerPool], limits: ReadLimits, is_shared: Callable[[], bool]) -> None:
+        # An engine of tests replaces its pool.
+        self._pool = pool
         self._is_shared = is_shared
         self._limits = limits
         self._windows: dict[tuple[str, str], _Window] = {}
@@ -178,6 +178,9 @@ class ReadAhead:
         if window.loading is None and not window.end and len(window.batches) < BATCHES_AHEAD // 2:
             self._load(key, window)
         return window.queue, ready
+
+    async def _run(self, *job: Any) -> Any:
+        return await self._pool().run(*job)
 
     def _load(self, key: tuple[str, str], window: _Window) -> None:
         window.loading = asyncio.get_running_loop().create_task(self._loaded(key, window))

@@ -17,7 +17,7 @@ from penstock.engine.jobs import EventEncoder, PendingBatch
 from penstock.errors import InvalidRequest, LimitExceeded, SubscriptionNotFound
 from penstock.model import EventFilter, Selection, SubscriptionInfo, View
 from penstock.store import Store
-from penstock.store.contract import Progress, Register, SetBookmark, Transaction
+from penstock.store.contract import DeleteSubscription, Progress, Register, SetBookmark, Transaction
 
 PENDING_MAX: Final = 100_000
 """Batches remembered as fetched; the oldest is forgotten first, and its subscriber fetches again."""
@@ -200,6 +200,20 @@ class SubscriptionRequests:
             await self._context.write(Transaction((bookmark, *entry), refusal=refusal))
             self._pending.pop(found.id, None)
         self._context.wakeups.wake_all(request.context)
+        return model.Done()
+
+    async def delete(self, request: model.DeleteSubscription, caller: Caller) -> model.Done:
+        number = request.subscription
+        async with self._locks.turn(number):
+            found: SubscriptionInfo = await self._context.pool.run(jobs.find_subscription, number, caller.view)
+            facts = {"subscription": number, "subscriber": found.subscriber, "context": found.context}
+            entry = self._audit.entry(
+                caller.principal, "subscriptions", "subscription-deleted", {**facts, "at": found.position}
+            )
+            refusal = self._context.disk.refusal() if entry else None
+            await self._context.write(Transaction((DeleteSubscription(number), *entry), refusal=refusal))
+            self._pending.pop(number, None)
+        self._context.wakeups.wake_all(found.context)
         return model.Done()
 
 

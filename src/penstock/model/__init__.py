@@ -88,6 +88,7 @@ from penstock.model.requests import (
     CreateIterator,
     CreateLog,
     DeleteQueue,
+    DeleteSubscription,
     DropCredential,
     DropIterator,
     DropLog,

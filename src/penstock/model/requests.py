@@ -326,6 +326,13 @@ class SetSubscription(Request):
         return _places(self.context, self.filter, self.selection)
 
 
+@request(Right.CONSUME, Reach.SUBSCRIPTION)
+class DeleteSubscription(Request):
+    """Forget a subscription and where it is. Events stay in the history."""
+
+    subscription: int
+
+
 @request(Right.READ, Reach.VISIBLE, Repeat.READS)
 class ListSubscriptions(Request):
     """Subscriptions by id, after one."""

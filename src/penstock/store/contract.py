@@ -336,6 +336,13 @@ class SetBookmark(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteSubscription(Operation):
+    """Whether there was one."""
+
+    subscription: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeclareQueue(Operation):
     """Make a queue that starts at a position, or find it. Answers QueueState; QueueFilterMismatch."""
 

@@ -3,7 +3,7 @@
 from penstock.errors import SubscriptionMoved, SubscriptionNotFound
 from penstock.model import SubscriptionInfo
 from penstock.store import Store
-from penstock.store.contract import Progress, Register, SetBookmark, Transaction
+from penstock.store.contract import DeleteSubscription, Progress, Register, SetBookmark, Transaction
 from tests.store.contract.case import StoreCase
 from tests.store.kit import append, attempt, do, do_one, some
 
@@ -120,3 +120,14 @@ class SubscriptionContract(StoreCase):
             outcome = attempt(store, wrong)
             assert isinstance(outcome, SubscriptionNotFound)
             assert wrong.subscriber in str(outcome)
+
+    def test_a_deleted_subscription_is_gone_and_its_number_is_not_used_again(self, store: Store) -> None:
+        made, other = register(store), do_one(store, Register("you", "shop", "", 1))
+        assert do_one(store, DeleteSubscription(made.id)) is True
+        assert do_one(store, DeleteSubscription(made.id)) is False
+        assert store.subscription(made.id) is None
+        assert [one.id for one in store.subscriptions(0, 10)] == [other.id]
+        assert do_one(store, Progress(made.id, 1, 5)) is False
+        again = register(store)
+        assert again.id > other.id
+        assert again.position == 1

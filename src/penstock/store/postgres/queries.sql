@@ -377,6 +377,9 @@ UPDATE subscriptions SET position = %(position)s, last_ticks = NULL
 WHERE subscriber = %(subscriber)s AND context = %(context)s AND filter = %(filter)s
 RETURNING id;
 
+-- name: delete_subscription
+DELETE FROM subscriptions WHERE id = %(id)s RETURNING id;
+
 -- Queues.
 
 -- name: add_queue

@@ -167,6 +167,9 @@ UPDATE subscriptions SET position = :position, last_ticks = NULL
 WHERE subscriber = :subscriber AND context = :context AND filter = :filter
 RETURNING id;
 
+-- name: delete_subscription
+DELETE FROM subscriptions WHERE id = :id RETURNING id;
+
 -- name: add_queue
 INSERT INTO queues (name, context, filter, position, ordered, selection, retry, dead_after)
 VALUES (:name, :context, :filter, :position, :ordered, :selection, :retry, :dead_after)

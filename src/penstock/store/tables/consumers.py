@@ -74,6 +74,10 @@ def set_bookmark(db: Database, op: contract.SetBookmark) -> Deferred:
     return _changed(db.send("set_subscription", values), lambda: SubscriptionNotFound(where))
 
 
+def delete_subscription(db: Database, op: contract.DeleteSubscription) -> Deferred:
+    return _changed(db.send("delete_subscription", {"id": op.subscription}))
+
+
 def _changed(rows: Callable[[], list[Any]], error: Callable[[], PenstockError] | None = None) -> Deferred:
     """Whether a statement changed a row; if it had to and did not, raise the error."""
 

@@ -343,6 +343,7 @@ HANDLERS: Final[dict[type[Operation], Callable[[Batch, Any], Result | Deferred]]
     contract.Register: lambda batch, op: consumers.register(batch.db, op),
     contract.Progress: lambda batch, op: consumers.progress(batch.db, op),
     contract.SetBookmark: lambda batch, op: consumers.set_bookmark(batch.db, op),
+    contract.DeleteSubscription: lambda batch, op: consumers.delete_subscription(batch.db, op),
     contract.DeclareQueue: lambda batch, op: consumers.declare_queue(batch.db, op),
     contract.Acknowledge: lambda batch, op: consumers.acknowledge(batch.db, op),
     contract.Allocate: lambda batch, op: batch.allocate(op),

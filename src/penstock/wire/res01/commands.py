@@ -376,6 +376,7 @@ EXTENSIONS: Final = (
     # --- subscriptions and queues
     Command("RM", "as RS, of all contexts, or selecting", model.RegisterSubscriptions, SR, SUBSCRIBER, _ALL_STARTS),
     Command("SM", "as SS, of all contexts, or selecting", model.SetSubscription, ST, each=_SET_ANYWHERE),
+    Command("XS", "deletes a subscription", model.DeleteSubscription, OK, SUBSCRIPTION),
     _fetch("FW", "as FE, waiting for events", model.FetchSubscription, EF, WAIT_MS),
     _fetch("FF", "as FW, with whole events", model.FetchSubscription, BF, WAIT_MS, present=full_frames),
     Command("SW", "as SQ, waiting for events", model.SubscribeQueue, QE, WAIT_MS, *SUBSCRIBE),
