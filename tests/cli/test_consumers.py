@@ -410,14 +410,14 @@ def test_a_subscription_to_all_contexts_is_listed_and_set(served: Server, client
     given = ("subscription", "set", orders, "*", "--filter", f"{orders}-", "--to", "beginning")
     assert run(*given, url=served.url).code == 0
     assert [event.json() for event in subscription] == [6]
-    number, given = subscription.id(), ("subscription", "delete", orders, "*", "--filter", f"{orders}-")
-    done = run(*given, url=served.url)
+    number, delete = subscription.id(), ("subscription", "delete", orders, "*", "--filter", f"{orders}-")
+    done = run(*delete, url=served.url)
     assert (done.code, done.err) == (
         2,
         "penstock: a deleted subscription forgets its position: use --yes to do it without a question\n",
     )
     assert number in [info.id for info in client.subscriptions()]
-    assert run(*given, "--yes", url=served.url).out == f"deleted subscription {orders} in context *\n"
+    assert run(*delete, "--yes", url=served.url).out == f"deleted subscription {orders} in context *\n"
     assert number not in [info.id for info in client.subscriptions()]
 
 

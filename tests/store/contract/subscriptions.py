@@ -122,7 +122,7 @@ class SubscriptionContract(StoreCase):
             assert wrong.subscriber in str(outcome)
 
     def test_a_deleted_subscription_is_gone_and_its_number_is_not_used_again(self, store: Store) -> None:
-        made, other = register(store), do_one(store, Register("you", "shop", "", 1))
+        made, other = register(store), register(store, "you")
         assert do_one(store, DeleteSubscription(made.id)) is True
         assert do_one(store, DeleteSubscription(made.id)) is False
         assert store.subscription(made.id) is None
