@@ -21,6 +21,8 @@ from penstock.model import EventPage, Principal, ReadAll
 
 KEEP_ALIVE_S: Final = 15.0
 """How long a follower may hear nothing: proxies close silent connections, often after a minute."""
+GIVEN_S: Final = 30.0
+"""How long a follower may take for what it is sent: longer than it hears nothing."""
 TICK_S: Final = 0.1
 """A follower gets one page in each tick, and the first one after a silence at once."""
 RETRY_MS: Final = 1000
@@ -111,11 +113,11 @@ async def followed(
     with suppress(PenstockError):
         yield b"retry: %d\n\n" % RETRY_MS
         while True:
-            call.connection.give_time(2 * KEEP_ALIVE_S)
+            call.connection.give_time(GIVEN_S)
             read = reads.join(call.login, request(position), is_next)
             try:
                 while not await attendance.wait(read.work, KEEP_ALIVE_S):
-                    call.connection.give_time(2 * KEEP_ALIVE_S)
+                    call.connection.give_time(GIVEN_S)
                     yield b": nothing new\n\n"
                 page = read.work.result()
             finally:
