@@ -143,7 +143,10 @@ async def test_a_queue_that_exists_keeps_its_order_and_selection(caller: Caller)
     await declare(caller, None)
     await declare(caller, "prefix:-", selection='{"types": ["T", "T"]}')
     mismatch = await refused(caller, QueueMismatch, model.SubscribeQueue("shop", "q", "me", "", 0, 1, -1, ordered=""))
-    assert str(mismatch) == "queue q exists with another order: it has prefix:-, not none; leave that out, or use another name"
+    assert (
+        str(mismatch)
+        == "queue q exists with another order: it has prefix:-, not none; leave that out, or use another name"
+    )
     other = model.SubscribeQueue("shop", "q", "me", "", 0, 1, -1, selection=Selection(("U",)).text)
     await refused(caller, QueueMismatch, other)
     (info,) = (await caller.ask(ListPage, model.ListQueues())).items

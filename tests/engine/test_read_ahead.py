@@ -148,6 +148,14 @@ async def test_a_queue_that_is_moved_goes_on_there(caller: Caller, context: Engi
     assert await rest(caller) == left[490:]
 
 
+async def test_a_preview_counts_from_where_the_queue_is(caller: Caller, context: EngineContext) -> None:
+    left = await prepared(caller, context)
+    for _ in range(3):
+        await settle(caller, await take(caller))
+    preview = await caller.ask(model.QueuePreview, model.PreviewQueue("shop", "q"))
+    assert (preview.position, preview.behind) == (41, len(left) - 30)
+
+
 async def test_a_queue_that_is_deleted_and_made_again_begins_anew(caller: Caller, context: EngineContext) -> None:
     left = await prepared(caller, context)
     await caller.ask(Done, model.DeleteQueue("shop", "q"))

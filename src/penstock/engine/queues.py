@@ -114,7 +114,10 @@ class QueueRequests:
         prefix = EventFilter(request.context, request.filter).prefix
         wanted = selection.events(request.context, prefix)
         try:
-            queue = await self._lookup(request.queue, request.context)
+            # Whether the caller may use it comes after this.
+            queue = self._known(request.context, request.queue, None) or await self._lookup(
+                request.queue, request.context
+            )
         except QueueNotFound:
             position = await self._context.position_for(wanted, request.start_ticks)
             given = (request.ordered or "", selection.text, request.retry or "", request.dead_after)
@@ -137,10 +140,12 @@ class QueueRequests:
     async def _lookup(self, name: str, context: str | None, caller: Caller | None = None) -> QueueState:
         check_names(queue=name)
         view = None if caller is None else caller.view
-        if (known := self._known(context, name, view)) is not None:
-            return known
         queue: QueueState = await self._context.pool.run(queue_jobs.lookup_queue, name, context, view)
         return queue
+
+    async def _in_use(self, name: str, context: str | None, caller: Caller) -> QueueState:
+        """The same, sooner while batches are prepared; then the marker is an old one."""
+        return self._known(context, name, caller.view) or await self._lookup(name, context, caller)
 
     def _known(self, context: str | None, name: str, view: View | None) -> QueueState | None:
         """An unordered queue of which batches are prepared, as it is but for its marker; if the caller may use it."""
@@ -155,7 +160,7 @@ class QueueRequests:
         done = None if (request.first, request.last) == (0, 0) else (request.first, request.last)
         if request.ttl_ms != NO_ALLOCATION:
             return await self._allocate(request, done, present, caller)
-        queue = await self._lookup(request.queue, request.context, caller)
+        queue = await self._in_use(request.queue, request.context, caller)
         if done is not None:
             await self._context.apply(await self._end(queue, request.subscriber, *done))
             self._wake(queue)
@@ -163,7 +168,7 @@ class QueueRequests:
 
     async def receipt(self, receipt: model.QueueReceipt, caller: Caller) -> contract.Acknowledge | contract.Settle:
         """The operation that acknowledges inside a transaction."""
-        queue = await self._lookup(receipt.queue, receipt.context, caller)
+        queue = await self._in_use(receipt.queue, receipt.context, caller)
         return await self._end(queue, receipt.subscriber, receipt.first, receipt.last, strict=True)
 
     async def _end(
@@ -202,7 +207,7 @@ class QueueRequests:
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_allocation(1, request.ttl_ms)
         _check_runs(request.runs)
-        queue = await self._lookup(request.queue, request.context, caller)
+        queue = await self._in_use(request.queue, request.context, caller)
         extend = contract.Extend(queue.id, request.subscriber, request.runs, request.ttl_ms)
         return model.Extended(await self._context.apply(extend))
 
