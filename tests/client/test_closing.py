@@ -74,6 +74,7 @@ def uses(client: Client) -> dict[str, Callable[[], object]]:
         "Subscription.id": subscription.id,
         "Subscription.fetch": subscription.fetch,
         "Subscription.set": lambda: subscription.set(None),
+        "Subscription.delete": subscription.delete,
         "Subscription.batches": lambda: list(subscription.batches()),
         "Subscription.__iter__": lambda: list(subscription),
         "Queue.take": queue.take,
@@ -138,7 +139,7 @@ def test_every_method_is_tried_on_a_closed_client() -> None:
     names = {name for name in vars(Client) if not name.startswith("_")} - {"close", "url"}
     assert names == set(tried.split())
     assert {name for name in vars(Subscription) if not name.startswith("_")} == {
-        *("id", "fetch", "progress", "set", "batches")
+        *("id", "fetch", "progress", "set", "batches", "delete")
     }
     assert {name for name in vars(Queue) if not name.startswith("_")} == {
         *("take", "declare", "acknowledge", "release", "settle", "next"),
