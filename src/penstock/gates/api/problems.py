@@ -28,6 +28,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.PartlyRepeated: 409,
     errors.QueueAmbiguous: 409,
     errors.QueueFilterMismatch: 409,
+    errors.QueueMismatch: 409,
     errors.VersionConflict: 409,
     errors.StoreChanged: 410,
     errors.LimitExceeded: 413,
