@@ -85,7 +85,7 @@ def test_a_queue_works_by_the_rules_that_it_was_declared_with(http: httpx.Client
     wanted = [{"type": "Placed", "body": "a"}, {"type": "Other", "body": "b"}]
     for stream in ("order-1", "basket-1", "other-1"):
         append(http, context, stream, *wanted)
-    rules = {
+    rules: dict[str, Any] = {
         "prefixes": ["order-", "basket-"],
         "types": ["Placed"],
         "ordered": "prefix:-",
