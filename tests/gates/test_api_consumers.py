@@ -239,6 +239,8 @@ def test_a_subscription_to_all_contexts_selects_types_and_prefixes(http: httpx.C
     (listed,) = [one for one in http.get("/v1/subscriptions").json()["subscriptions"] if one["id"] == number]
     assert (listed["context"], listed["types"], listed["prefixes"]) == (None, [context], ["basket-", "order-"])
     assert (listed["behind"], listed["behind_is_exact"]) == (4, True)
+    again = http.post("/v1/subscriptions", json={"subscriber": context})
+    assert problem(again, 409)["class"] == "SubscriptionMismatch"
     wanted = [f"{place} {stream}" for place in (context, other) for stream in ("order-1", "basket-1")]
     assert taken(http.post(f"/v1/subscriptions/{number}/fetch", json={})) == wanted
     assert http.delete(f"/v1/subscriptions/{number}").status_code == 204

@@ -29,6 +29,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.QueueAmbiguous: 409,
     errors.QueueFilterMismatch: 409,
     errors.QueueMismatch: 409,
+    errors.SubscriptionMismatch: 409,
     errors.VersionConflict: 409,
     errors.StoreChanged: 410,
     errors.LimitExceeded: 413,

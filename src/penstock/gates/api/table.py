@@ -273,7 +273,7 @@ ROUTES: Final = (
         Right.CONSUME,
         takes={JSON_TYPE: schemas.ref("Register")},
         gives={JSON_TYPE: schemas.ref("Subscription")},
-        fails=(400, 413, 415, 422),
+        fails=(400, 409, 413, 415, 422),
     ),
     Route(
         "GET",
