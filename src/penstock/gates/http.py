@@ -46,7 +46,7 @@ from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimi
 from penstock.gates import probes
 from penstock.gates.api import Api
 from penstock.gates.api.api import NO_BEARER
-from penstock.gates.api.call import CONNECTION
+from penstock.gates.api.call import CONNECTION, WITHOUT_BODY
 from penstock.gates.api.problems import MEDIA_TYPE as PROBLEM_TYPE
 from penstock.gates.api.problems import Problem
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
@@ -484,7 +484,7 @@ class Guard:
             refusal = self._origin_refusal(headers, authorities[-1] if authorities else "")
         # Only the API reads bodies.
         has_body = headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers
-        if refusal is None and has_body and not (scope.get("method") == "POST" and is_of_api(scope)):
+        if refusal is None and has_body and (scope.get("method") in WITHOUT_BODY or not is_of_api(scope)):
             refusal = _refused(413, "requests here have no body")
         if refusal is not None and is_of_api(scope):
             refusal = _as_problem(refusal)

@@ -2,8 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
+from operator import attrgetter
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
@@ -154,20 +157,37 @@ async def release(call: Call) -> Answer:
 
 
 async def _settle(call: Call, given: Mapping[str, Any], rest: Rest) -> Answer:
+    runs = _runs(given)
     retries = [
-        model.Retried(_from_one(f"{at}.position", one["position"]), _delay_ms(one, f"{at}."), _reason(one))
+        model.Retried(one["position"], _delay_ms(one, f"{at}."), _reason(one))
         for at, one in _objects(given, "retry", {"position": WHOLE}, AGAIN)
     ]
-    back = (model.Retried(position, model.NOT_TRIED, "") for position in _positions(given, "give_back"))
+    retries += [model.Retried(position, model.NOT_TRIED, "") for position in _positions(given, "give_back")]
     buries = [
-        model.Buried(_from_one(f"{at}.position", one["position"]), _reason(one))
-        for at, one in _objects(given, "bury", {"position": WHOLE, "reason": TEXT}, {})
+        model.Buried(one["position"], _reason(one))
+        for _, one in _objects(given, "bury", {"position": WHOLE, "reason": TEXT}, {})
     ]
+    _check_outcomes(runs, [*(one.position for one in retries), *(one.position for one in buries)])
     # A batch that is given back comes again at once, unless the client says when.
-    delay_ms, again = _delay_ms({"delay": 0, **given}), (*retries, *back)
-    place = *_names(call), given["subscriber"], _runs(given)
-    await call.execute(model.SettleQueue(*place, rest, delay_ms, _reason(given), again, tuple(buries)))
+    delay_ms = _delay_ms({"delay": 0, **given})
+    place = *_names(call), given["subscriber"], runs
+    await call.execute(model.SettleQueue(*place, rest, delay_ms, _reason(given), tuple(retries), tuple(buries)))
     return _done()
+
+
+def _check_outcomes(runs: Sequence[Run], positions: Sequence[int]) -> None:
+    """An outcome that is for no event of the batch, or one of two, would be lost without a word."""
+    in_order = sorted(runs)
+    # Allocations of several keys may overlap.
+    ends = [*accumulate((run.last for run in in_order), max)]
+    seen: set[int] = set()
+    for position in positions:
+        at = bisect_right(in_order, position, key=attrgetter("first"))
+        if not at or ends[at - 1] < position:
+            raise InvalidRequest("position", f"{position} is not in this batch")
+        if position in seen:
+            raise InvalidRequest("position", f"{position} has two outcomes")
+        seen.add(position)
 
 
 async def extend(call: Call) -> Answer:
