@@ -66,7 +66,7 @@ HEAD_BYTES_MAX: Final = 16 * 1024
 SHOWN_CHARACTERS_MAX: Final = 200
 """How much of an unknown path or name the answer repeats."""
 KEEP_ALIVE_S_MAX: Final = 5
-"""How long a connection may stay open between two requests."""
+"""How long a connection may stay open between two requests, and a request may go on while the server stops."""
 REQUEST_S_MAX: Final = 10.0
 """How long a connection may stay open without completing an answer, unless the API gives it time."""
 API: Final = "/v1/"
