@@ -408,23 +408,24 @@ def _selected(given: Mapping[str, Any]) -> tuple[str, str]:
     for name in ("prefixes", "types"):
         if not all(isinstance(one, str) for one in given.get(name, ())):
             raise InvalidRequest(name, "must be an array of texts")
-    prefix, selection = model.selection_of(given.get("prefix", ""), given.get("types"), given.get("prefixes"))
-    # Refused now, by its members' names.
-    Selection.parsed(selection)
-    return prefix, selection
+    return model.selection_of(given.get("prefix", ""), given.get("types"), given.get("prefixes"))
 
 
 def _policy(given: dict[str, Any]) -> str:
     policy = _checked(given, {}, dict.fromkeys(model.RetryPolicy._fields, NUMBER), "retry.")
-    return model.RetryPolicy(**{name: float(min(value, FLOAT_MAX)) for name, value in policy.items()}).checked().text
+    return model.RetryPolicy(**{name: _bounded(value) for name, value in policy.items()}).checked().text
+
+
+def _bounded(value: float) -> float:
+    """A number that is refused anyway may be a whole one without end, which is no float."""
+    return float(max(-1, min(value, FLOAT_MAX)))
 
 
 def _delay_ms(given: Mapping[str, Any], at: str = "") -> int | None:
     """A delay of so many seconds; None: as the queue's policy says."""
     seconds = given.get("delay")
     if seconds is not None and not 0 <= seconds <= TTL_MS_MAX / 1000:
-        reason = f"is {min(seconds, FLOAT_MAX):g} s; it must be from 0 to {TTL_MS_MAX // 1000}"
-        raise InvalidRequest(f"{at}delay", reason)
+        raise InvalidRequest(f"{at}delay", f"must be from 0 to {TTL_MS_MAX // 1000} s")
     return None if seconds is None else round(seconds * 1000)
 
 
