@@ -220,6 +220,9 @@ def one_line(text: str) -> str:
 
 def is_json(text: bytes) -> bool:
     """Whether a text is JSON that a reader surely takes: UTF-8, no NaN, and no half of a surrogate pair."""
+    if not text:
+        # Most events have no headers, and an exception costs as much as all the rest of an event.
+        return False
     try:
         if is_shallow(text):
             decode_any(text)

@@ -4,6 +4,7 @@ import base64
 import io
 import itertools
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -300,6 +301,11 @@ def test_a_wrong_request_is_a_problem_that_says_what_is_wrong(
 
 def test_a_body_where_none_belongs_is_refused(http: httpx.Client) -> None:
     assert problem(http.request("GET", "/v1/events", content=b"x"), 413)["detail"] == "requests here have no body"
+    assert problem(http.request("DELETE", "/v1/subscriptions/1", content=b"x"), 413)
+    # Which method there is matters more.
+    assert problem(http.request("PUT", "/v1/streams/a/b", json=[]), 405)["detail"].endswith(
+        "GET and HEAD and POST only"
+    )
 
 
 def test_every_error_has_a_status_by_its_class_or_its_base() -> None:
@@ -315,6 +321,9 @@ def test_every_error_has_a_status_by_its_class_or_its_base() -> None:
         penstock.errors.NotAllowed,
     }
     assert statuses[penstock.errors.WriterBusy] == 503
+    # What a client can mend is not the server's fault.
+    about = re.compile("Queue|Subscription|Allocation|Letter|Version|Key|Mark|Repeated|Event")
+    assert [kind for kind, status in statuses.items() if status == 500 and about.search(kind.__name__)] == []
 
 
 # ---------------------------------------------------------------- reads

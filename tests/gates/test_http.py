@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 import penstock
 from penstock import testing
 from penstock.gates import http
+from penstock.gates.api import api, call
 from penstock.gates.http import SECURITY_HEADERS, Guard, HttpGate, application, is_same_origin
 from penstock.settings import Settings
 from penstock.store import store_url
@@ -25,6 +26,7 @@ from penstock.testing.harness import ThreadedEngine
 from tests.mq.support import until
 
 PATIENCE_S = 30.0
+APPEND = b"POST /v1/streams/shop/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 NAME, ORIGIN = "penstock.example.com", "https://console.example.com"
 
 
@@ -435,15 +437,72 @@ async def test_what_is_no_http_has_one_line_in_the_log_that_names_its_peer_and_n
     assert caplog.records[-1].getMessage().startswith("http ended 5 more connections, the last one from 127.0.0.1;")
 
 
-async def test_a_connection_on_which_nothing_comes_is_ended_with_a_line_that_is_no_warning(
+@pytest.mark.parametrize(
+    ("sent", "level", "why"),
+    [
+        (b"", "DEBUG", "no request came"),
+        (b"GET /heal", "INFO", "its request was not complete"),
+        (APPEND + b"Content-Length: 9\r\n\r\n[", "INFO", "its request was not complete"),
+    ],
+)
+async def test_only_a_client_that_is_in_the_middle_of_a_request_has_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, sent: bytes, level: str, why: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(http, "REQUEST_S_MAX", 0.05)
+    monkeypatch.setattr(call, "STALL_S_MAX", 0.05)
+    async with gate_with(tmp_path) as gate:
+        silent = await opened(gate)
+        silent[1].write(sent)
+        assert await is_cut_off(silent)
+        silent[1].close()
+        (ours,) = [each for each in caplog.records if each.name == http.__name__]
+        words = f"http ended the connection of {peer_of(silent)}: {why} within "
+        assert (ours.levelname, ours.getMessage().startswith(words)) == (level, True), ours.getMessage()
+
+
+async def test_a_client_that_does_not_take_its_answer_has_a_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(http, "REQUEST_S_MAX", 0.05)
+    monkeypatch.setattr(api, "STALL_S_MAX", 0.05)
     async with gate_with(tmp_path) as gate:
-        silent = await opened(gate)
-        assert await is_cut_off(silent)
-        silent[1].close()
-        ours = [each for each in caplog.records if each.name == http.__name__]
-        line = f"http ended the connection of {peer_of(silent)}: no answer was complete within 0.05 s"
-        assert [(each.levelname, each.getMessage()) for each in ours] == [("INFO", line)]
+        reader, writer = streams = await opened(gate)
+        # The reader takes no more than its limit, and all buffers of a connection hold less than this.
+        description = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        writer.write(description * 1000)
+        await until(lambda: any(each.name == http.__name__ for each in caplog.records))
+        (ours,) = [each for each in caplog.records if each.name == http.__name__]
+        words = f"http ended the connection of {peer_of(streams)}: its answer was not taken within "
+        assert ours.getMessage().startswith(words)
+        assert not reader.at_eof()
+        writer.close()
+
+
+async def test_a_connection_that_is_kept_ends_silently(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(http, "KEEP_ALIVE_S_MAX", 0.05)
+    async with gate_with(tmp_path) as gate:
+        kept = await opened(gate)
+        for _ in range(2):
+            assert await status_of(kept) == b"200"
+            await kept[0].readuntil(b"}")
+        assert await is_cut_off(kept)
+        kept[1].close()
+        assert [each for each in caplog.records if each.name == http.__name__] == []
+
+
+async def test_a_client_that_left_before_its_answer_has_no_time_that_could_be_up(tmp_path: Path) -> None:
+    async with gate_with(tmp_path) as gate:
+        _, writer = await opened(gate)
+        writer.write(APPEND + b'Content-Length: 14\r\n\r\n[{"type":"T"}]')
+        served = gate._server.server_state
+        await until(lambda: len(served.connections) == 1)
+        (left,) = served.connections
+        writer.transport.abort()
+        await until(lambda: not served.connections and not served.tasks)
+        assert isinstance(left, http.BoundedProtocol)
+        left.give_time(0.0)
+        assert left._alarm is None or left._alarm.cancelled()

@@ -16,7 +16,6 @@ from penstock.client.consumers import (
     AsyncQueue,
     AsyncSubscription,
     AsyncTransaction,
-    selection_of,
 )
 from penstock.client.logs import AsyncLog, AsyncLogIterator
 from penstock.client.reader import HistoryRange
@@ -249,7 +248,7 @@ class AsyncClient:
         """
         selection = ""
         if types is not None or prefixes is not None:
-            filter, selection = selection_of(filter, types, prefixes)
+            filter, selection = model.selection_of(filter, types, prefixes)
         return AsyncSubscription(self._open_calls, name, context, filter, start, count, follow, selection)
 
     def queue(
@@ -277,7 +276,7 @@ class AsyncClient:
         """
         selection = None
         if types is not None or prefixes is not None:
-            filter, selection = selection_of(filter, types, prefixes)
+            filter, selection = model.selection_of(filter, types, prefixes)
         given = (ordered, selection, None if retry is None else retry.checked().text, dead_after)
         return AsyncQueue(self._open_calls, context, name, subscriber, filter, start, count, ttl, *given)
 

@@ -6,7 +6,6 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from itertools import takewhile
 from math import inf
 from typing import Final, Self
 from uuid import uuid4
@@ -23,7 +22,19 @@ from penstock.errors import (
     Retry,
     SubscriptionMoved,
 )
-from penstock.model import ANY, Append, Appended, Delivery, Done, Event, NewEvent, QueueReceipt, ticks_of_time
+from penstock.model import (
+    ANY,
+    Append,
+    Appended,
+    Delivery,
+    Done,
+    Event,
+    NewEvent,
+    QueueReceipt,
+    selection_of,
+    short_reason,
+    ticks_of_time,
+)
 
 DELIVERIES_MAX: Final = 10
 """How often a consumer acknowledges a batch that the server delivers again, as it does after a restart."""
@@ -36,7 +47,6 @@ EXTENSIONS_PER_TTL: Final = 3
 ATTEMPTS_PER_TTL: Final = 12
 """How soon after a failure the client tries again to extend it."""
 DELAY_S_MAX: Final = 7 * 24 * 3600.0
-REASON_CHARACTERS_MAX: Final = 1000
 EVERYTHING: Final = "*"
 """A filter that leaves nothing out, and is not empty."""
 NO_SELECTION: Final = "{}"
@@ -172,11 +182,8 @@ class QueueBatch(list[Event]):
         self._expires = now + ttl
         self.subscriber = delivery.subscriber
         self._queue = delivery.context, delivery.queue
-        keys = {event.position: self.key_of(event) for event in delivery.events}
-        # Runs of several keys may overlap. A run begins and ends with events of its own key, if they are not erased.
-        self._runs = [
-            (one.first, one.last, keys.get(one.first, keys.get(one.last)), one.deliveries) for one in delivery.runs
-        ]
+        self._delivery = delivery
+        self._attempts: dict[int, int] | None = None
 
     @property
     def receipts(self) -> tuple[QueueReceipt, ...]:
@@ -185,10 +192,9 @@ class QueueBatch(list[Event]):
 
     def attempt(self, event: Event) -> int:
         """How often the queue has delivered an event by now; 1 for the first time."""
-        wanted = (self.key_of(event), None)
-        runs = [one for one in self._runs if one[0] <= event.position <= one[1]]
-        tries = [deliveries for _, _, key, deliveries in runs if key in wanted]
-        return max(tries, default=1)
+        if self._attempts is None:
+            self._attempts = self._delivery.attempts((one.position, one.stream) for one in self._delivery.events)
+        return self._attempts.get(event.position, 1)
 
     def key_of(self, event: Event) -> str:
         """The key by which an ordered queue orders an event; empty in other queues."""
@@ -201,7 +207,7 @@ class QueueBatch(list[Event]):
         later events of its key come again as well; see `comes_again`.
         """
         delay_ms = None if delay is None else _milliseconds(delay, "delay")
-        self._set(event, model.Retried(event.position, delay_ms, _short(reason)))
+        self._set(event, model.Retried(event.position, delay_ms, short_reason(reason)))
         if key := self.key_of(event):
             for one in self:
                 if one.position > event.position and self.key_of(one) == key:
@@ -214,7 +220,7 @@ class QueueBatch(list[Event]):
 
     def bury(self, event: Event, reason: str) -> None:
         """Make this event a dead letter: no consumer gets it until it is returned to the queue."""
-        self._set(event, model.Buried(event.position, _short(reason)))
+        self._set(event, model.Buried(event.position, short_reason(reason)))
 
     def give_back(self, event: Event) -> None:
         """This consumer has not tried this event: the next one gets it at once, and this delivery does not count."""
@@ -232,11 +238,6 @@ def _milliseconds(seconds: float, what: str) -> int:
     if not 0 <= seconds <= DELAY_S_MAX:
         raise InvalidRequest(what, f"is {seconds:g} s; it must be from 0 to {DELAY_S_MAX:g}")
     return int(1000 * seconds)
-
-
-def _short(reason: str) -> str:
-    """A reason that every store can keep."""
-    return reason[:REASON_CHARACTERS_MAX].replace("\0", " ").encode(errors="replace").decode()
 
 
 class AsyncQueue:
@@ -405,7 +406,7 @@ class AsyncQueue:
         retries = tuple(one for one in outcomes if isinstance(one, model.Retried))
         buries = tuple(one for one in outcomes if isinstance(one, model.Buried))
         place = *self._queue, batch.subscriber, batch.runs
-        request = model.SettleQueue(*place, rest, delay_ms, _short(reason), retries, buries)
+        request = model.SettleQueue(*place, rest, delay_ms, short_reason(reason), retries, buries)
         try:
             await self._calls.ask(request, Done, timeout)
         except PenstockError as error:
@@ -568,22 +569,7 @@ class AsyncQueue:
 
 def reason_of(error: BaseException) -> str:
     """The reason of a dead letter that an error caused."""
-    return _short(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-
-def selection_of(filter: str, types: Sequence[str] | None, prefixes: Sequence[str] | None) -> tuple[str, str]:
-    """The filter of a queue with several prefixes, which is what they have in common, and its selection."""
-    if isinstance(types, str) or isinstance(prefixes, str):
-        raise InvalidRequest("types" if isinstance(types, str) else "prefixes", "must be a list of texts")
-    if prefixes is not None:
-        if filter:
-            raise InvalidRequest("prefixes", "and filter were both given; one of them is enough")
-        low, high = min(prefixes, default=""), max(prefixes, default="")
-        # All names between two others begin with what these have in common.
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
-        filter = "".join(one for one, _ in same)
-    given = (None if one is None else tuple(one) for one in (types, prefixes))
-    return filter, model.Selection(*given).text
+    return short_reason(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
 class AsyncTransaction:

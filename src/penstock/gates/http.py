@@ -46,7 +46,7 @@ from penstock.errors import CannotListen, NotAllowed, NotAuthenticated, OverLimi
 from penstock.gates import probes
 from penstock.gates.api import Api
 from penstock.gates.api.api import NO_BEARER
-from penstock.gates.api.call import CONNECTION
+from penstock.gates.api.call import CONNECTION, WITHOUT_BODY
 from penstock.gates.api.problems import MEDIA_TYPE as PROBLEM_TYPE
 from penstock.gates.api.problems import Problem
 from penstock.gates.contract import bound_socket, check_fixed, exposed, shown_address
@@ -66,6 +66,7 @@ HEAD_BYTES_MAX: Final = 16 * 1024
 SHOWN_CHARACTERS_MAX: Final = 200
 """How much of an unknown path or name the answer repeats."""
 KEEP_ALIVE_S_MAX: Final = 5
+"""How long a connection may stay open between two requests, and a request may go on while the server stops."""
 REQUEST_S_MAX: Final = 10.0
 """How long a connection may stay open without completing an answer, unless the API gives it time."""
 API: Final = "/v1/"
@@ -322,7 +323,7 @@ class BoundedProtocol(H11Protocol):
         self.bounds = config
         self.since = self.loop.time()
         self.peer = self.network = ""
-        self._is_logged = False
+        self._is_logged = self._is_lost = False
         self._alarm: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -392,6 +393,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         if self._alarm is not None:
             self._alarm.cancel()
         super().connection_lost(exc)
@@ -413,9 +415,24 @@ class BoundedProtocol(H11Protocol):
         self._set_alarm(seconds)
 
     def _set_alarm(self, seconds: float) -> None:
-        # Not a warning: browsers open connections in advance and may not use them.
-        why = f"no answer was complete within {seconds:g} s"
-        self._alarm = self.loop.call_later(seconds, self.abandon, why, logging.INFO)
+        # An answer may be under way when its client is gone already.
+        if not self._is_lost:
+            self._alarm = self.loop.call_later(seconds, self._time_is_up, seconds)
+
+    def _time_is_up(self, seconds: float) -> None:
+        """End the connection. This is no warning: clients are slow, and their users go away."""
+        came, _ = self.conn.trailing_data
+        level = logging.INFO
+        if self.transport.get_write_buffer_size():
+            why = "its answer was not taken"
+        elif self._is_answering and not self.cycle.more_body:
+            why = "no answer was complete"
+        elif self._is_answering or came:
+            why = "its request was not complete"
+        else:
+            # Browsers open connections in advance and may not use them.
+            level, why = logging.DEBUG, "no request came"
+        self.abandon(f"{why} within {seconds:g} s", level)
 
     def abandon(self, why: str, level: int = logging.WARNING) -> None:
         """Close the connection at once, whatever is in flight."""
@@ -467,7 +484,7 @@ class Guard:
             refusal = self._origin_refusal(headers, authorities[-1] if authorities else "")
         # Only the API reads bodies.
         has_body = headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers
-        if refusal is None and has_body and not (scope.get("method") == "POST" and is_of_api(scope)):
+        if refusal is None and has_body and (scope.get("method") in WITHOUT_BODY or not is_of_api(scope)):
             refusal = _refused(413, "requests here have no body")
         if refusal is not None and is_of_api(scope):
             refusal = _as_problem(refusal)

@@ -35,6 +35,7 @@ from penstock.model.events import (
     check_type,
     event,
     new_event,
+    selection_of,
 )
 from penstock.model.replies import (
     Allocation,
@@ -160,6 +161,7 @@ from penstock.model.requests import (
     WhoAmI,
     Winner,
     order_key,
+    short_reason,
 )
 from penstock.model.retries import RetryPolicy
 from penstock.model.times import (

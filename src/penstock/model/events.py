@@ -8,10 +8,11 @@ A name is non-empty UTF-8 without NUL, with a limit in bytes.
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
+from itertools import takewhile
 from time import time_ns
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -416,3 +417,21 @@ class Selection(NamedTuple):
     def events(self, context: str | None, filter: str) -> EventFilter:
         scopes = tuple(Scope(context, prefix) for prefix in self.prefixes or ())
         return EventFilter(context, filter, self.types, View(scopes) if scopes else None)
+
+
+def selection_of(filter: str, types: Sequence[str] | None, prefixes: Sequence[str] | None) -> tuple[str, str]:
+    """The filter of a consumer with several prefixes, which is what they have in common, and its selection.
+
+    Raises InvalidRequest.
+    """
+    if isinstance(types, str) or isinstance(prefixes, str):
+        raise InvalidRequest("types" if isinstance(types, str) else "prefixes", "must be a list of texts")
+    if prefixes is not None:
+        if filter:
+            raise InvalidRequest("prefixes", "and filter were both given; one of them is enough")
+        low, high = min(prefixes, default=""), max(prefixes, default="")
+        # All names between two others begin with what these have in common.
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
+        filter = "".join(one for one, _ in same)
+    given = (None if one is None else tuple(one) for one in (types, prefixes))
+    return filter, Selection(*given).text

@@ -1,12 +1,13 @@
 """Replies: what the engine answers. Only a codec knows how a reply looks on its wire."""
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from penstock.model.events import Event, EventFilter, Selection
-from penstock.model.requests import IteratorKind, Over
+from penstock.model.requests import IteratorKind, Over, order_key
 from penstock.model.times import datetime_of
 
 Item = TypeVar("Item")
@@ -186,6 +187,24 @@ class Delivery(Reply):
     encoded: Encoded | None = None
     runs: Sequence[Allocation] = ()
     ordered: str = ""
+
+    def attempts(self, places: Iterable[tuple[int, str]]) -> dict[int, int]:
+        """How often each event, by its position and stream, was delivered by now; 1 for the first time."""
+        keys = {position: order_key(self.ordered, stream) for position, stream in places}
+        # Those of several keys may overlap. One begins and ends with events of its own key, if they are not erased.
+        by_key: dict[str | None, list[Allocation]] = {}
+        for run in sorted(self.runs, key=_first):
+            by_key.setdefault(keys.get(run.first, keys.get(run.last)), []).append(run)
+        found = {}
+        for position, key in keys.items():
+            known = (by_key.get(one, []) for one in (key, None))
+            near = (runs[at - 1] for runs in known if (at := bisect_right(runs, position, key=_first)))
+            found[position] = max((run.deliveries for run in near if position <= run.last), default=1)
+        return found
+
+
+def _first(run: Allocation) -> int:
+    return run.first
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,7 +371,8 @@ class SubscribeQueue(Request):
 class AcknowledgeQueue(Request):
     """Acknowledge an allocation (markers 0, 0: none) and allocate the next; `ttl_ms` of −1 allocates nothing.
 
-    Without a context the queue is found by its name, and without `last` the allocation by its first marker.
+    Without a context the queue is found by its name, and without `last` the allocation by its first marker. `several`
+    is as in SubscribeQueue.
     """
 
     context: str | None
@@ -382,8 +383,7 @@ class AcknowledgeQueue(Request):
     count: int
     ttl_ms: int
     wait_ms: int = 0
-
-    several: ClassVar[bool] = False
+    several: bool = False
 
 
 BY_STREAM: Final = "stream"
@@ -420,6 +420,14 @@ class Rest(StrEnum):
 
 NOT_TRIED: Final = -1
 """Instead of a delay: the consumer has not tried the event, which goes back, and this delivery does not count."""
+
+
+REASON_CHARACTERS_MAX: Final = 1000
+
+
+def short_reason(reason: str) -> str:
+    """A reason that every store can keep."""
+    return reason[:REASON_CHARACTERS_MAX].replace("\0", " ").encode(errors="replace").decode()
 
 
 class Retried(NamedTuple):

@@ -99,6 +99,8 @@ class PeerLog:
     ) -> None:
         """Log a line about a peer of this network, or count it. Formatters show `fields` by their names."""
         self.tick()
+        if not self._log.isEnabledFor(level):
+            return
         if self._lines[network] < LINES_PER_ADDRESS_MAX and self._lines.total() < LINES_MAX:
             self._lines[network] += 1
             self._log.log(level, message, *arguments, extra={"fields": fields or {}})

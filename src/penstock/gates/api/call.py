@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 CONNECTION: Final = "connection"
 """In the state of a request: the connection that it came on, which ends when its time is up."""
+WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+"""Methods of which no request has a body; one of another method that has is read, or ends its connection."""
 ENGINE_S_MAX: Final = 60.0
 """How long the engine may take for a call, in addition to what the call wants to wait."""
 BODY_BYTES_PER_S_MIN: Final = 64 << 10
@@ -74,7 +76,7 @@ class Call:
         self.connection: Timed = scope.get("state", {}).get(CONNECTION) or _Untimed()
         self.body = b""
         self.bytes_max = api.engine.settings.http_body_bytes_max
-        self.is_read = scope["method"] != "POST"
+        self.is_read = scope["method"] in WITHOUT_BODY
         self._receive = receive
         self._taken: list[int] = []
         self._attendance: Attendance | None = None

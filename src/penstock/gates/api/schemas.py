@@ -20,6 +20,63 @@ _BODY: Final = {
     "text": {"type": "string", "description": "instead of `body`: text that is no JSON"},
     "base64": {"type": "string", "contentEncoding": "base64", "description": "instead of `body`: bytes"},
 }
+_TEXTS: Final[dict[str, Any]] = {"type": "array", "items": _NAME, "minItems": 1, "maxItems": 100}
+_SELECTED: Final[dict[str, Any]] = {
+    "prefix": {"type": "string", "description": "only events of streams that begin so"},
+    "prefixes": {**_TEXTS, "description": "instead of `prefix`: several beginnings"},
+    "types": {**_TEXTS, "description": "only events of these types"},
+    "from": {"type": "string", "description": "a time, or `end`; by default the beginning"},
+}
+_SELECTION: Final[dict[str, Any]] = {
+    name: {"type": ["array", "null"], "items": _NAME} for name in ("prefixes", "types")
+}
+_POLICY: Final[dict[str, Any]] = {
+    "delay": {"type": "number", "minimum": 0, "description": "seconds that a failed event waits at first"},
+    "factor": {"type": "number", "minimum": 1, "description": "how much longer each time"},
+    "cap": {"type": "number", "minimum": 0, "description": "seconds at most"},
+    "jitter": {"type": "number", "minimum": 0, "maximum": 1, "description": "part by which delays differ"},
+}
+_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
+_LAG: Final[dict[str, Any]] = {
+    "behind": {**_COUNT, "description": "how many events it still has to deliver"},
+    "behind_is_exact": {"type": "boolean", "description": "false: there may be more"},
+    "behind_ms": {**_COUNT, "description": "how long ago the oldest of them was recorded"},
+}
+_LEASE: Final[dict[str, Any]] = {**_NUMBER, "description": "how long the consumer holds the batch; by default 30,000"}
+_REASON: Final[dict[str, Any]] = {
+    "type": "string",
+    "description": "the reason of a dead letter; the first 1,000 characters count",
+}
+_BATCH: Final[dict[str, Any]] = {
+    "subscriber": {**_NAME, "description": "who took it"},
+    "batch": {"type": "string", "pattern": "^[0-9]{1,18}-[0-9]{1,18}(,[0-9]{1,18}-[0-9]{1,18})*$"},
+    "first": {**_NUMBER, "description": "with `last`, instead of `batch`: one allocation of it"},
+    "last": _NUMBER,
+}
+_DELAY: Final[dict[str, Any]] = {
+    "type": ["number", "null"],
+    "minimum": 0,
+    "maximum": 604800,
+    "description": "seconds; null: as the retry policy says",
+}
+_OUTCOMES: Final[dict[str, Any]] = {
+    "retry": {
+        "type": "array",
+        "items": _object("position", position=_NUMBER, delay=_DELAY, reason=_REASON),
+        "description": "events that failed and come again",
+    },
+    "bury": {
+        "type": "array",
+        "items": _object("position reason", position=_NUMBER, reason=_REASON),
+        "description": "events that become dead letters",
+    },
+    "give_back": {
+        "type": "array",
+        "items": _NUMBER,
+        "description": "events that were not tried: the next consumer gets them, and this delivery does not count",
+    },
+}
+_AFTER: Final[dict[str, Any]] = {"type": ["integer", "null"], "description": "pass it as `after` for the next ones"}
 _HEADERS: Final = {"type": ["object", "string", "null"]}
 
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
@@ -62,23 +119,24 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         version={**_NUMBER, "description": "the version of the stream with the first event"},
         events={**_NUMBER, "description": "how many events were written"},
     ),
-    "Start": _object(
+    "Declare": _object(
         "",
-        prefix={"type": "string", "description": "only events of streams that begin so"},
-        **{"from": {"type": "string", "description": "a time, or `end`; by default the beginning"}},
+        **_SELECTED,
+        ordered={"type": "string", "description": "`stream`, or `prefix:` and a separator; by default not at all"},
+        retry={"type": "object", "properties": _POLICY, "description": "how long failed events wait"},
+        dead_after={**_NUMBER, "description": "events become dead letters after so many deliveries in vain"},
     ),
     "Register": _object(
-        "subscriber context",
+        "subscriber",
         subscriber=_NAME,
-        context=_NAME,
-        prefix={"type": "string", "description": "only events of streams that begin so"},
-        **{"from": {"type": "string", "description": "a time, or `end`; by default the beginning"}},
+        context={"type": ["string", "null"], "description": "null: all contexts that the principal may read"},
+        **_SELECTED,
     ),
     "Take": _object(
         "subscriber",
         subscriber={**_NAME, "description": "who takes: the same name gets the same batch until it is acknowledged"},
         count={**_NUMBER, "description": "at most so many events"},
-        lease_ms={**_NUMBER, "description": "how long the consumer holds the batch"},
+        lease_ms=_LEASE,
         wait={"type": "number", "minimum": 0, "description": "seconds to wait for events"},
     ),
     "Fetch": _object(
@@ -86,13 +144,51 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         count={**_NUMBER, "description": "at most so many events"},
         wait={"type": "number", "minimum": 0, "description": "seconds to wait for events"},
     ),
-    "Acknowledge": _object("subscriber first last", subscriber=_NAME, first=_NUMBER, last=_NUMBER),
+    "Acknowledge": _object("subscriber", **_BATCH, **_OUTCOMES),
     "Release": _object(
-        "subscriber first last",
-        subscriber=_NAME,
-        first=_NUMBER,
-        last=_NUMBER,
-        counts={"type": "boolean", "description": "whether the batch counts as one that failed"},
+        "subscriber",
+        **_BATCH,
+        counts={"type": "boolean", "description": "whether this delivery counts as one in vain; by default true"},
+        delay={**_DELAY, "description": "seconds until it comes again, by default 0; null: as the retry policy says"},
+        reason=_REASON,
+        **_OUTCOMES,
+    ),
+    "Extend": _object("subscriber", **_BATCH, lease_ms={**_LEASE, "description": "how long from now on"}),
+    "Extended": _object("expires", expires=_TEXT),
+    "Move": _object(
+        "",
+        position={**_NUMBER, "description": "the position at which it goes on"},
+        **{"from": {"type": "string", "description": "instead: a time, or `end`"}},
+    ),
+    "Preview": _object(
+        "position behind behind_is_exact behind_ms allocations dead",
+        position={**_NUMBER, "description": "where the queue would be"},
+        **_LAG,
+        allocations={**_COUNT, "description": "how many allocations a move would drop"},
+        dead={**_COUNT, "description": "how many dead letters a move would drop"},
+    ),
+    "Letters": _object(
+        "",
+        positions={"type": "array", "items": _NUMBER, "maxItems": 1000},
+        all={"type": "boolean", "description": "instead: all of them"},
+    ),
+    "LettersDone": _object("events", events={**_COUNT, "description": "how many there were"}),
+    "LetterPage": _object(
+        "dead after",
+        dead={
+            "type": "array",
+            "items": _object(
+                "position stream sequence deliveries subscriber reason died",
+                position=_NUMBER,
+                stream=_NAME,
+                sequence=_NUMBER,
+                deliveries=_COUNT,
+                subscriber={"type": "string", "description": "who had it last"},
+                reason=_TEXT,
+                died={"type": "string", "format": "date-time"},
+            ),
+        },
+        after=_AFTER,
     ),
     "Progress": _object("batch", batch={"type": "string", "pattern": "^[1-9][0-9]{0,17}$"}),
     "Queue": _object("context queue", context=_NAME, queue=_NAME),
@@ -101,26 +197,44 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         queues={
             "type": "array",
             "items": _object(
-                "id context queue prefix position behind allocated dead",
+                "id context queue prefix position behind behind_is_exact behind_ms paused allocated delayed dead",
                 id=_NUMBER,
                 context=_NAME,
                 queue=_NAME,
                 prefix=_TEXT,
-                position=_NUMBER,
-                behind={"type": "integer"},
-                allocated={"type": "integer"},
-                dead={"type": "integer"},
+                **_SELECTION,
+                ordered={"type": ["string", "null"]},
+                retry={"type": "object", "properties": _POLICY},
+                dead_after={"type": ["integer", "null"]},
+                paused={"type": "boolean"},
+                position={**_NUMBER, "description": "what lies below it was handed out or passed over"},
+                **_LAG,
+                allocated={**_COUNT, "description": "events that consumers hold"},
+                delayed={**_COUNT, "description": "events that wait for a time"},
+                dead={**_COUNT, "description": "dead letters"},
+                deliveries_max={**_COUNT, "description": "how many consumers had the same event, at most"},
             ),
         },
-        after={"type": ["integer", "null"], "description": "pass it as `after` for the next ones"},
+        after=_AFTER,
     ),
     "Batch": _object(
-        "context queue subscriber allocation events",
+        "context queue subscriber batch allocation events",
         context=_NAME,
         queue=_NAME,
         subscriber=_NAME,
-        allocation={"anyOf": [{"type": "null"}, ref("Allocation")]},
-        events={"type": "array", "items": ref("Event")},
+        batch={"type": ["string", "null"], "description": "pass it on as it is; null if there is nothing"},
+        allocation={"anyOf": [{"type": "null"}, ref("Allocation")], "description": "the first of the batch"},
+        events={
+            "type": "array",
+            "items": {
+                "allOf": [
+                    ref("Event"),
+                    _object(
+                        "attempt", attempt={**_NUMBER, "description": "how often it was delivered; 1: the first time"}
+                    ),
+                ]
+            },
+        },
     ),
     "Allocation": _object(
         "first last count deliveries expires",
@@ -136,15 +250,17 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         subscriptions={
             "type": "array",
             "items": _object(
-                "id subscriber context prefix position",
+                "id subscriber context prefix position behind behind_is_exact behind_ms",
                 id=_NUMBER,
                 subscriber=_NAME,
-                context=_NAME,
+                context={"type": ["string", "null"]},
                 prefix=_TEXT,
+                **_SELECTION,
                 position=_NUMBER,
+                **_LAG,
             ),
         },
-        after={"type": ["integer", "null"], "description": "pass it as `after` for the next ones"},
+        after=_AFTER,
     ),
     "Fetched": _object(
         "subscription batch events",
