@@ -100,13 +100,14 @@ def whole(events: list[Event]) -> list[bytes]:
 
 
 def _shown(event: Event, wanted: str) -> Shown:
-    body, found = event.body, {}
+    body = event.body
+    found: dict[str, tuple[Node, bool]] = {}
     if (json_tree := _json_tree(body)) is not None:
         found["json"] = json_tree
-    if event.context == LOG_CONTEXT or ("json" not in found and _text(body[:TEXT_BYTES_MAX]) is None):
-        if (cbor_tree := _cbor_tree(body)) is not None:
-            found["cbor"] = cbor_tree
     is_text = _text(body[:TEXT_BYTES_MAX]) is not None
+    may_be_cbor = event.context == LOG_CONTEXT or not is_text
+    if may_be_cbor and (cbor_tree := _cbor_tree(body)) is not None:
+        found["cbor"] = cbor_tree
     forms = tuple(form for form in FORMS if body and (form in found or form == "hex" or (form == "text" and is_text)))
     usual = next(iter([*(["cbor"] if event.context == LOG_CONTEXT and "cbor" in found else []), *forms]), "")
     form = wanted if wanted in forms else usual
@@ -153,6 +154,8 @@ def _hex_lines(data: bytes) -> Iterable[tuple[str, str, str]]:
 
 class _Number(str):
     """The digits of a number, as they are stored."""
+
+    __slots__ = ()
 
 
 class _Members(list[tuple[str, Any]]):

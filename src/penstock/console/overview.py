@@ -12,6 +12,8 @@ from penstock.console.visit import Refused, Visit, url
 from penstock.model import GetStats, ListPage, ListQueues, QueueInfo, Right, StoreStats
 from penstock.settings import Settings
 
+QUEUE: Final = "/queues/queue"
+"""The page of one queue, with its `context` and `queue`."""
 QUEUES_MAX: Final = 200
 """Queues that the overview looks at."""
 LAG_MS: Final = 5 * 60_000
@@ -196,10 +198,8 @@ def _others(state: State) -> Iterator[Trouble]:
 
 def _queues(state: State) -> Iterator[Trouble]:
     for queue in state.queues:
-        name, link = (
-            f"queue {queue.name} of {queue.context}",
-            url("/queues/queue", context=queue.context, queue=queue.name),
-        )
+        name = f"queue {queue.name} of {queue.context}"
+        link = url(QUEUE, context=queue.context, queue=queue.name) if QUEUE in state.visit.console.pages else ""
         if queue.dead:
             yield Trouble(
                 "warning",

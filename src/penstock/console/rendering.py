@@ -16,7 +16,7 @@ from markupsafe import escape as html
 from penstock import __version__, terminal
 from penstock.console.static_files import static
 from penstock.console.visit import url
-from penstock.model.times import TICKS_PER_MS, text_of_ticks
+from penstock.model.times import TICKS_PER_SECOND, text_of_ticks
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -88,11 +88,15 @@ def ago(unix_ms: float) -> str:
     return "just now" if ms < 1000 else f"{duration(ms)} ago"
 
 
-def clock(ticks: int) -> Markup:
-    """A time in UTC. The script adds what it is where the reader is."""
-    text = text_of_ticks(ticks)
-    exact = text_of_ticks(ticks - ticks % TICKS_PER_MS)
-    return Markup('<time datetime="{}">{}</time>').format(exact, text.replace("T", " ").removesuffix("Z") + " UTC")
+def clock(ticks: int, digits: int = 7) -> Markup:
+    """A time in UTC, with so many digits of the second. The script adds what it is where the reader is."""
+    seconds, fraction = divmod(ticks, TICKS_PER_SECOND)
+    day, _, moment = text_of_ticks(seconds * TICKS_PER_SECOND).removesuffix("Z").partition("T")
+    shown = f"{fraction:07}"
+    zone = " UTC" if digits == len(shown) else ""
+    return Markup('<time datetime="{0}T{1}.{2}Z">{0} {1}.{3}{4}</time>').format(
+        day, moment, shown[:3], shown[:digits], zone
+    )
 
 
 def sparkline(values: Sequence[float]) -> Markup:

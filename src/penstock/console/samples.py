@@ -53,7 +53,9 @@ class Sampler:
         if self._timer is None or not was_watched:
             if self._timer is not None:
                 self._timer.cancel()
-            self._sample()
+            # Two samples a moment apart would say little about a second.
+            age = self._watched - self._snapshots[-1].clock if self._snapshots else SAMPLE_S
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, SAMPLE_S - age), self._sample)
 
     @property
     def _is_watched(self) -> bool:

@@ -243,15 +243,9 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = (), console:
             return JSONResponse({"kicked": session})
         return JSONResponse({"error": f"there is no session {session[:SHOWN_CHARACTERS_MAX]}"}, 404)
 
-    async def index(request: Request) -> Response:
-        if console is not None and "text/html" in request.headers.get("accept", "").lower():
-            return RedirectResponse(CONSOLE, 303)
-        paths = "".join(f"  {path:<13} {meaning}\n" for path, meaning in PATHS.items())
-        return PlainTextResponse(f"Penstock {__version__}, an event store and durable log.\n\n{paths}")
-
     pages = Starlette(
         routes=[
-            Route("/", index),
+            Route("/", partial(_index, console is not None)),
             Route("/health", health),
             Route("/livez", alive),
             Route("/readyz", ready),
@@ -263,15 +257,9 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = (), console:
     )
     api, settings = Api(engine, partial(known_sender, engine)), engine.settings
 
-    async def either(scope: Scope, receive: Receive, send: Send) -> None:
-        if console is not None and is_of_console(scope):
-            await console(scope, receive, send)
-        else:
-            await (api if is_of_api(scope) else pages)(scope, receive, send)
-
     # A server that listens on a name answers to it.
     own_name = host_and_port(settings.http)[0].lower()
-    guarded = Guard(either, {own_name, *settings.http_hosts}, settings.http_origins)
+    guarded = Guard(_by_path(api, console or pages, pages), {own_name, *settings.http_hosts}, settings.http_origins)
     return ObservedApp(guarded, Traffic(HttpGate.name, settings, engine.metrics))
 
 
@@ -293,6 +281,21 @@ def is_of_api(scope: Scope) -> bool:
 def is_of_console(scope: Scope) -> bool:
     path: str = scope.get("path", "")
     return path == CONSOLE or path.startswith(f"{CONSOLE}/")
+
+
+def _by_path(api: ASGIApp, console: ASGIApp, others: ASGIApp) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        app = api if is_of_api(scope) else console if is_of_console(scope) else others
+        await app(scope, receive, send)
+
+    return answer
+
+
+async def _index(has_console: bool, request: Request) -> Response:
+    if has_console and "text/html" in request.headers.get("accept", "").lower():
+        return RedirectResponse(CONSOLE, 303)
+    paths = "".join(f"  {path:<13} {meaning}\n" for path, meaning in PATHS.items())
+    return PlainTextResponse(f"Penstock {__version__}, an event store and durable log.\n\n{paths}")
 
 
 async def _refused_access(_request: Request, error: Exception) -> Response:

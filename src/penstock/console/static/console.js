@@ -65,6 +65,7 @@ for (const button of document.querySelectorAll("[data-pause]")) {
 
 // --- times and copies --------------------------------------------------------------------------------------------
 
+// What readers see of a time is where they are; the page itself has UTC.
 const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
 
 function decorate(part) {
@@ -106,14 +107,14 @@ const samples = { time: [] };
 const rate = (number) => number >= 10 || Number.isInteger(number)
   ? Math.round(number).toLocaleString("en") : number.toFixed(number < 1 ? 2 : 1);
 
+const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");
+
 class Chart {
   constructor(figure) {
     this.figure = figure;
     this.place = figure.querySelector(".plot");
-    this.last = figure.querySelector("[data-last]");
+    this.lasts = figure.querySelectorAll("[data-last]");
     this.names = figure.dataset.chart.split(" ");
-    this.labels = figure.dataset.labels.split("|");
-    this.unit = figure.dataset.unit;
     new ResizeObserver(() => this.plot?.setSize(this.size())).observe(this.place);
   }
 
@@ -128,23 +129,22 @@ class Chart {
     const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
     const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", labelFont: "11px system-ui" };
     const lines = this.names.map((name, at) => ({
-      label: this.labels[at], stroke: color(at ? "--accent-2" : "--accent"), width: 1.5,
+      stroke: color(at ? "--accent-2" : "--accent"), width: 1.5,
       fill: this.names.length === 1 ? color("--accent-soft") : undefined, points: { show: false },
-      value: (_, value) => value == null ? "–" : `${rate(value)} ${this.unit}`,
     }));
     this.plot = new uPlot({
       ...this.size(),
       padding: [8, 4, 0, 0],
-      legend: { show: this.names.length > 1, live: false },
+      legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
-      axes: [{ ...axis, size: 22, space: 70 }, { ...axis, size: 46, space: 28, values: (_, values) => values.map(rate) }],
+      axes: [{ ...axis, size: 22, space: 90, values: (_, values) => values.map(clock) }, { ...axis, size: 46, space: 28, values: (_, values) => values.map(rate) }],
       series: [{}, ...lines],
     }, this.data(), this.place);
   }
 
   update() {
-    this.last.textContent = `${this.names.map((name) => rate(samples[name].at(-1))).join(" / ")} ${this.unit}`;
+    this.names.forEach((name, at) => { this.lasts[at].textContent = rate(samples[name].at(-1)); });
     if (this.plot) this.plot.setData(this.data());
     else this.build();
   }
