@@ -36,7 +36,7 @@ def stored() -> Iterator[Stored]:
             client.append(HOSTILE, HOSTILE, [penstock.event(HOSTILE, HOSTILE, {HOSTILE: HOSTILE})])
             client.append(HOSTILE, "bytes", [penstock.event("Bytes", b"\x00\xff" * 500_000)])
             client.append("shop", "erased", [penstock.event("Secret", b"pin 4711")])
-            client.erase("shop", "erased", wait=True)
+            client.erase_stream("shop", "erased", wait=True)
             events = list(client.read_all())
         yield Stored(visitor, events)
 
@@ -88,7 +88,7 @@ def test_streams_are_filtered_by_prefix_and_paged(stored: Stored) -> None:
     first = stored.visitor.page("/browse/streams", context="shop")
     assert len(names(first)) == 100
     rest = unescape(re.findall(r'href="([^"]+)">Next<', first)[0])
-    assert len(names(first) + names(stored.visitor.http.get(rest).text)) == EVENTS + 2
+    assert len(names(first) + names(stored.visitor.http.get(rest).text)) == EVENTS + 3
     assert names(stored.visitor.page("/browse/streams", context="shop", prefix="long")) == ["long", "longer"]
     assert "No stream begins with this" in stored.visitor.page("/browse/streams", context="shop", prefix="Long")
 
