@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -16,6 +17,8 @@ from penstock.model.times import EXAMPLE, ticks_of_text
 NAMES: Final = 100
 EVENTS: Final = 50
 """Names, and events, in a page."""
+STEPS_MAX: Final = 10
+"""How often a read goes on that has found nothing yet, after a second each time."""
 WIDENINGS_MAX: Final = 12
 """How often a page of the history looks further back when it finds too little."""
 WIDENING: Final = 8
@@ -137,10 +140,16 @@ async def _presented(visit: Visit, request: Any, present: Callable[..., Any]) ->
 
 
 async def _rows(visit: Visit, request: ReadStream | ReadAll | None) -> list[Row]:
-    """The events of a page; none without a request."""
-    if request is None:
-        return []
-    return list(await _presented(visit, request, bodies.rows))
+    """The events of a page; none without a request. A long search is done in steps."""
+    for _ in range(STEPS_MAX if request is not None else 0):
+        assert request is not None
+        page = await visit.ask(request, EventPage, bodies.rows)
+        assert page.encoded is not None
+        found: list[Row] = page.encoded.content
+        if found or page.end or isinstance(request, ReadStream):
+            return found
+        request = replace(request, position=page.next)
+    return []
 
 
 async def _rows_before(visit: Visit, before: int, limit: int = EVENTS) -> list[Row]:
