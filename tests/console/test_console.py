@@ -407,16 +407,16 @@ def test_an_action_needs_its_right_and_what_has_to_be_typed_and_says_what_it_did
             done = visitor.post("/test/rename", fields)
             assert (done.status_code, done.headers["location"]) == (303, back)
             page = visitor.http.get(back).text
-            assert "&lt;b&gt;q1&lt;/b&gt; is renamed" in page
+            assert "&lt;b&gt;q1&lt;/b&gt; is renamed." in page
             assert "is renamed" not in visitor.http.get(back).text
             audit = root.read_stream("$audit", "queues")
             assert [(event.type, event.json()) for event in audit] == [("queue-renamed", {"by": "root", "name": "q1"})]
             untyped = visitor.post("/test/rename", fields | {"typed": "q2"})
             assert untyped.status_code == 422
-            assert "what you typed is not q1" in untyped.text
+            assert "What you typed is not q1" in untyped.text
             refused = visitor.post("/test/rename", fields | {"name": "bad", "typed": "bad"})
             assert refused.status_code == 409
-            assert "bad is taken" in refused.text
+            assert "Bad is taken." in refused.text
             assert "<h1>Contexts</h1>" in refused.text
             elsewhere = visitor.post("/test/rename", fields | {"back": "https://evil.example"})
             assert elsewhere.headers["location"] == "/console"
@@ -435,7 +435,7 @@ def test_an_action_needs_its_right_and_what_has_to_be_typed_and_says_what_it_did
 
 def test_the_overview_says_what_is_wrong_and_what_to_do(guarded: Guarded) -> None:
     with guarded.visitor("root") as visitor, guarded.client() as root:
-        assert "there is no backup of this store".capitalize() in visitor.page()
+        assert "There is no backup of this store." in visitor.page()
         queue = root.queue("shop", "billing", subscriber="biller", count=1)
         batch = queue.take()
         batch.bury(batch[0], "no such customer")

@@ -43,6 +43,7 @@ def environment() -> Environment:
         "exact": html,
         "n": lambda number: f"{number:,}",
         "rate": rate,
+        "sentence": sentence,
     }
     made.globals |= {"static": static, "url": url, "version": __version__, "sparkline": sparkline}
     # A global, so that a part that is rendered alone has it, too.
@@ -52,6 +53,11 @@ def environment() -> Environment:
 
 def _visible(value: Any) -> Any:
     return terminal.escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def sentence(text: str) -> str:
+    """Words of the server as a sentence of a page."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?', '!')) else '.'}"
 
 
 def bytes_text(size: int) -> str:
