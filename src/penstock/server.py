@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
+from penstock.console import Console
 from penstock.engine import Engine, memory
 from penstock.engine.traffic import CURRENT
 from penstock.errors import StoreError
@@ -79,7 +80,15 @@ def _gates(engine: Engine) -> list[Gate]:
         gates.append(MqGate(engine, settings.mq, tls))
     if settings.remits is not None:
         gates.append(RemitsGate(engine, settings.remits, tls))
-    return [*gates, HttpGate(engine, gates, tls)]
+    return [*gates, http_gate(engine, gates, tls)]
+
+
+def http_gate(engine: Engine, others: Sequence[ZeromqGate | MqGate | RemitsGate], tls: ServerTls | None) -> HttpGate:
+    """The HTTP gate with the console, which shows all gates."""
+    console = Console(engine, others)
+    gate = HttpGate(engine, others, tls, console)
+    console.gates = [*others, gate]
+    return gate
 
 
 async def start(engine: Engine, gates: Sequence[Gate]) -> None:

@@ -343,6 +343,21 @@ class Access:
         login = Login(found, self.usage[found.name], credential, ended)
         return login if ended is None else self._enter_limited(login)
 
+    def by_credential(self, shown: Credential) -> Login:
+        """The sender of a request whose session began with a credential, as it is now.
+
+        Raises NotAuthenticated once the credential or its principal is revoked, or has expired.
+        """
+        found = self._known.credentials.get(shown.id)
+        if found is None or found.proof != shown.proof or (found.expires is not None and found.expires <= now_ticks()):
+            raise NotAuthenticated(UNKNOWN)
+        principal = self._known.principals.get(found.principal)
+        if principal is None:
+            raise NotAuthenticated(UNKNOWN)
+        if (trace := CURRENT.get()) is not None:
+            trace.principal = principal.name
+        return Login(principal, self.usage[principal.name], found)
+
     def _credential(self, token: str) -> Credential:
         if len(token) > TOKEN_CHARACTERS_MAX:
             # Whoever has no token may send megabytes: they are not worth a digest.

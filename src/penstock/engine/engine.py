@@ -375,7 +375,10 @@ class Engine:
             return
         error = task.exception()
         if error is None:
-            answer(task.result())
+            reply = task.result()
+            if isinstance(reply, model.EventPage | model.FetchedBatch | model.Delivery):
+                self.metrics.delivered += len(reply.events) if reply.encoded is None else reply.encoded.count
+            answer(reply)
         elif isinstance(error, PenstockError):
             self._count_busy(principal, error)
             answer(error)

@@ -73,6 +73,7 @@ class Metrics(Collector):
     def __init__(self) -> None:
         self.commits = 0
         self.events = 0
+        self.delivered = 0
         self.readers = PoolCounts()
         self.lua = PoolCounts()
         self.lua_messages = 0
@@ -142,6 +143,7 @@ class Metrics(Collector):
         counters = {
             "commits": ("Commits answered as written", self.commits),
             "events": ("Events answered as written", self.events),
+            "delivered_events": ("Events in answers to reads and consumers", self.delivered),
             "reads": ("Jobs done by worker processes", self.readers.jobs),
             "workers_replaced": ("Worker processes that died", self.readers.replaced),
             "lua_jobs": ("Jobs done by Lua worker processes", self.lua.jobs),

@@ -30,7 +30,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config, Server
@@ -71,6 +71,7 @@ REQUEST_S_MAX: Final = 10.0
 """How long a connection may stay open without completing an answer, unless the API gives it time."""
 API: Final = "/v1/"
 OPENAPI: Final = "/openapi.json"
+CONSOLE: Final = "/console"
 
 PATHS: Final = {
     "/": "what this is, in plain text",
@@ -81,6 +82,7 @@ PATHS: Final = {
     "/sessions": "the connections of the TCP gates; DELETE /sessions/ID cuts one off",
     "/v1/events": "the history; events go in and out under /v1",
     "/openapi.json": "what there is under /v1, as OpenAPI describes it",
+    "/console": "the console, for browsers",
 }
 
 SECURITY_HEADERS: Final = {
@@ -110,10 +112,16 @@ PORTS: Final = {"http": "80", "https": "443"}
 class HttpGate:
     name = "http"
 
-    def __init__(self, engine: Engine, servers: Sequence[TcpServer[Any]] = (), tls: ServerTls | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        servers: Sequence[TcpServer[Any]] = (),
+        tls: ServerTls | None = None,
+        console: ASGIApp | None = None,
+    ) -> None:
         self._engine = engine
         self._tls = tls
-        self._config = BoundedConfig(application(engine, servers), engine.settings, tls)
+        self._config = BoundedConfig(application(engine, servers, console), engine.settings, tls)
         self._server = Server(self._config)
 
     async def start(self) -> None:
@@ -184,8 +192,8 @@ class BoundedConfig(Config):
 # --- what is served -------------------------------------------------------------------------------------------
 
 
-def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIApp:
-    """Health, metrics, sessions and an index, behind the guard."""
+def application(engine: Engine, servers: Sequence[TcpServer[Any]] = (), console: ASGIApp | None = None) -> ASGIApp:
+    """Health, metrics, sessions, an index, the API and the console, behind the guard."""
     process = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=process)
@@ -238,7 +246,7 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
 
     pages = Starlette(
         routes=[
-            Route("/", _index),
+            Route("/", partial(_index, console is not None)),
             Route("/health", health),
             Route("/livez", alive),
             Route("/readyz", ready),
@@ -250,12 +258,9 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = ()) -> ASGIA
     )
     api, settings = Api(engine, partial(known_sender, engine)), engine.settings
 
-    async def either(scope: Scope, receive: Receive, send: Send) -> None:
-        await (api if is_of_api(scope) else pages)(scope, receive, send)
-
     # A server that listens on a name answers to it.
     own_name = host_and_port(settings.http)[0].lower()
-    guarded = Guard(either, {own_name, *settings.http_hosts}, settings.http_origins)
+    guarded = Guard(_by_path(api, console or pages, pages), {own_name, *settings.http_hosts}, settings.http_origins)
     return ObservedApp(guarded, Traffic(HttpGate.name, settings, engine.metrics))
 
 
@@ -274,10 +279,24 @@ def is_of_api(scope: Scope) -> bool:
     return path.startswith(API) or path == OPENAPI
 
 
-async def _index(_request: Request) -> Response:
+def is_of_console(scope: Scope) -> bool:
+    path: str = scope.get("path", "")
+    return path == CONSOLE or path.startswith(f"{CONSOLE}/")
+
+
+def _by_path(api: ASGIApp, console: ASGIApp, others: ASGIApp) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        app = api if is_of_api(scope) else console if is_of_console(scope) else others
+        await app(scope, receive, send)
+
+    return answer
+
+
+async def _index(has_console: bool, request: Request) -> Response:
+    if has_console and "text/html" in request.headers.get("accept", "").lower():
+        return RedirectResponse(CONSOLE, 303)
     paths = "".join(f"  {path:<13} {meaning}\n" for path, meaning in PATHS.items())
-    text = f"Penstock {__version__}, an event store and durable log.\n\n{paths}"
-    return PlainTextResponse(text)
+    return PlainTextResponse(f"Penstock {__version__}, an event store and durable log.\n\n{paths}")
 
 
 async def _refused_access(_request: Request, error: Exception) -> Response:
@@ -482,9 +501,10 @@ class Guard:
         # A WebSocket has no method, and is not safe.
         if refusal is None and scope.get("method") not in SAFE_METHODS:
             refusal = self._origin_refusal(headers, authorities[-1] if authorities else "")
-        # Only the API reads bodies.
+        # Only the API and the console read bodies, each with a limit of its own.
         has_body = headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers
-        if refusal is None and has_body and (scope.get("method") in WITHOUT_BODY or not is_of_api(scope)):
+        reads_body = is_of_api(scope) or is_of_console(scope)
+        if refusal is None and has_body and (scope.get("method") in WITHOUT_BODY or not reads_body):
             refusal = _refused(413, "requests here have no body")
         if refusal is not None and is_of_api(scope):
             refusal = _as_problem(refusal)

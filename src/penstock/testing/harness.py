@@ -30,7 +30,7 @@ from penstock.errors import Closed, PenstockError, ReaderBusy, StoreError
 from penstock.files import read_secret
 from penstock.gates import Gate, HttpGate, MqGate, RemitsGate, ServerTls, ZeromqGate
 from penstock.model import Principal, Reply, Request
-from penstock.server import start, stop
+from penstock.server import http_gate, start, stop
 from penstock.settings import Settings, load
 from penstock.store import Store, open_reader, store_url
 from penstock.wire.curve import key_of, key_text, public_key
@@ -138,7 +138,7 @@ class Running:
     async def serve_http(self) -> str:
         """Start serving health and metrics, only when needed: this gate takes longest to stop. Returns its address."""
         if self.http is None:
-            gate = HttpGate(self.engine, [self.mq, self.remits, self.res], self._tls)
+            gate = http_gate(self.engine, [self.mq, self.remits, self.res], self._tls)
             await gate.start()
             self.http = gate
         return self.http.address
