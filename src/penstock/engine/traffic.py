@@ -57,28 +57,43 @@ class Trace:
     It refers to nothing else: tasks and timers keep their context, and so the trace, for longer than the request.
     """
 
-    __slots__ = ("_number", "principal", "since", "spent")
+    __slots__ = ("_number", "client_s", "principal", "since", "spent")
 
     def __init__(self) -> None:
-        self._number = next(_NUMBERS)
+        self._number: int | None = None
         self.since = time.monotonic()
         self.spent: dict[str, float] | None = None
         """Seconds by what they were spent on; of requests of one message together."""
+        self.client_s = 0.0
+        """Those of them that the client has caused."""
         self.principal: str | None = None
         """Who sends it, where only the request itself tells, as over HTTP."""
 
     @property
     def id(self) -> str:
+        """It has a number once somebody asks for it."""
+        if self._number is None:
+            self._number = next(_NUMBERS)
         return f"{_RUN}-{self._number:x}"
 
     def waited(self, what: str, seconds: float) -> None:
         if self.spent is None:
             self.spent = {}
         self.spent[what] = self.spent.get(what, 0.0) + seconds
+        if what in OWN_WAITS:
+            self.client_s += seconds
+
+    def written(self, waited_s: float, took_s: float) -> None:
+        """It waited for the writer, and then for the store. Most requests do nothing else."""
+        if self.spent is None:
+            self.spent = {WRITER: waited_s, STORE: took_s}
+        else:
+            self.waited(WRITER, waited_s)
+            self.waited(STORE, took_s)
 
     def own_s(self, took_s: float) -> float:
         """How much of a time the server itself has taken."""
-        return max(0.0, took_s - sum(self.spent.get(each, 0.0) for each in OWN_WAITS)) if self.spent else took_s
+        return max(0.0, took_s - self.client_s)
 
 
 CURRENT: Final[ContextVar[Trace | None]] = ContextVar("penstock_request", default=None)
@@ -148,11 +163,6 @@ class Traffic:
         self._slow_s = settings.slow_request_ms / 1000 or float("inf")
         self._slow_log = PeerLog(log, gate, left_out="%s had %s more slow requests")
 
-    @property
-    def tells_all(self) -> bool:
-        """Whether somebody wants to know of every message, and not only of slow ones."""
-        return log.isEnabledFor(logging.DEBUG) or bool(self._observers)
-
     def done(self, trace: Trace, answered: float | None = None) -> bool:
         """Count a message that has all its answers; whether to `tell` of it. Whoever begins one adds to `in_flight`.
 
@@ -160,10 +170,11 @@ class Traffic:
         """
         self.in_flight -= 1
         own_s = (answered or time.monotonic()) - trace.since
-        if trace.spent is not None:
+        if trace.client_s:
             own_s = trace.own_s(own_s)
         self._seconds.add(own_s)
-        return own_s >= self._slow_s or self.tells_all
+        # Somebody may want to know of every message, and not only of slow ones.
+        return own_s >= self._slow_s or bool(self._observers) or log.isEnabledFor(logging.DEBUG)
 
     def tell(
         self,

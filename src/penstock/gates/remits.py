@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES, Budget
-from penstock.engine.traffic import CONNECTION, CURRENT, GONE, OK, Trace
+from penstock.engine.traffic import CONNECTION, CURRENT, GONE, NOTED_S_MIN, OK, Trace
 from penstock.errors import PenstockError, ReaderBusy, Unexpected, WriterBusy, drop_traceback
 from penstock.gates.contract import TcpGate, limits_of
 from penstock.gates.logins import Logins
@@ -102,7 +102,8 @@ class _InFlightRequest:
 
     def begin(self, engine: Engine) -> None:
         request = self._exchange.request
-        self.trace.waited(CONNECTION, time.monotonic() - self.trace.since)
+        if (waited_s := time.monotonic() - self.trace.since) >= NOTED_S_MIN:
+            self.trace.waited(CONNECTION, waited_s)
         token = CURRENT.set(self.trace)
         try:
             self._begin(engine, request)
