@@ -16,7 +16,9 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from penstock.engine.metrics import Metrics
 from penstock.engine.traffic import CURRENT, NOTED_S_MIN, Trace
@@ -66,7 +68,7 @@ INLINE_PAUSE: Final = 100
 thread waits for a slow disk at most a hundredth of its time."""
 
 
-class _Item(NamedTuple):
+class _Item(Struct, frozen=True):
     transaction: Transaction
     size: int
     since: float

@@ -279,7 +279,11 @@ class InFlightMessage:
         token = CURRENT.set(self.trace)
         try:
             if len(requests) == 1:
-                self._begin_only(engine, requests[0])
+                request = requests[0]
+                if isinstance(request, Append):
+                    self._abandons.append(engine.submit(self.login.principal, request, self._only))
+                else:
+                    self._begin_only(engine, request)
             elif requests:
                 self._engine = engine
                 self._replies: dict[int, tuple[Reply | PenstockError, int]] = {}
@@ -292,9 +296,7 @@ class InFlightMessage:
             CURRENT.reset(token)
 
     def _begin_only(self, engine: Engine, request: Request) -> None:
-        if isinstance(request, Append):
-            self._abandons.append(engine.submit(self.login.principal, request, self._only))
-        elif isinstance(request, Authenticate):
+        if isinstance(request, Authenticate):
             self._only(self._pipeline.logins.authenticate(request.token, self.exchange.envelope.routing))
         elif isinstance(request, WhoAmI):
             self._only(self._pipeline.logins.identity(self.login))
