@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from penstock.engine.metrics import Metrics
 from penstock.model import Request, Transact
 from penstock.settings import Settings
@@ -51,23 +53,20 @@ _RUN: Final = secrets.token_hex(3)
 _NUMBERS: Final = count(1)
 
 
-class Trace:
+class Trace(msgspec.Struct):
     """A request in flight, or several that came in one message.
 
     It refers to nothing else: tasks and timers keep their context, and so the trace, for longer than the request.
     """
 
-    __slots__ = ("_number", "client_s", "principal", "since", "spent")
-
-    def __init__(self) -> None:
-        self._number: int | None = None
-        self.since = time.monotonic()
-        self.spent: dict[str, float] | None = None
-        """Seconds by what they were spent on; of requests of one message together."""
-        self.client_s = 0.0
-        """Those of them that the client has caused."""
-        self.principal: str | None = None
-        """Who sends it, where only the request itself tells, as over HTTP."""
+    since: float = msgspec.field(default_factory=time.monotonic)
+    spent: dict[str, float] | None = None
+    """Seconds by what they were spent on; of requests of one message together."""
+    client_s: float = 0.0
+    """Those of them that the client has caused."""
+    principal: str | None = None
+    """Who sends it, where only the request itself tells, as over HTTP."""
+    _number: int | None = None
 
     @property
     def id(self) -> str:
