@@ -26,7 +26,7 @@ from penstock.tcp import PeerLog
 log = logging.getLogger(__name__)
 
 NOTED_S_MIN: Final = 0.001
-"""The writer and the log leave shorter waits out. Most requests have no others, and cost next to nothing."""
+"""Gates, the writer and the log leave shorter waits out. Most requests have no others, and cost next to nothing."""
 
 CONNECTION: Final = "connection"
 WRITER: Final = "writer"
@@ -81,6 +81,11 @@ class Trace(msgspec.Struct):
         self.spent[what] = self.spent.get(what, 0.0) + seconds
         if what in OWN_WAITS:
             self.client_s += seconds
+
+    def had_its_turn(self) -> None:
+        """It was behind others of its connection until now."""
+        if (waited_s := time.monotonic() - self.since) >= NOTED_S_MIN:
+            self.waited(CONNECTION, waited_s)
 
     def written(self, waited_s: float, took_s: float) -> None:
         """It waited for the writer, and then for the store. Most requests do nothing else."""

@@ -5,7 +5,6 @@ the budget until then, and so do replies that wait for an earlier one; see `pens
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any, Final
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
 from penstock.engine.engine import Budget
-from penstock.engine.traffic import CONNECTION, CURRENT, GONE, OK, Trace, Traffic
+from penstock.engine.traffic import CURRENT, GONE, OK, Trace, Traffic
 from penstock.errors import NotAuthenticated, PenstockError, Unexpected, drop_traceback
 from penstock.gates.logins import Logins
 from penstock.model import (
@@ -114,7 +113,7 @@ class Pipeline:
                 series.go_on()
             while self._waiting and self._pages < PAGES_MAX and self.may_read:
                 message = self._waiting.popleft()
-                message.trace.waited(CONNECTION, time.monotonic() - message.trace.since)
+                message.trace.had_its_turn()
                 message.has_page = True
                 self._pages += 1
                 self._begin(message)

@@ -6,14 +6,13 @@ one wait, and when there are too many of them the gate stops reading from the co
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES, Budget
-from penstock.engine.traffic import CONNECTION, CURRENT, GONE, NOTED_S_MIN, OK, Trace
+from penstock.engine.traffic import CURRENT, GONE, OK, Trace
 from penstock.errors import PenstockError, ReaderBusy, Unexpected, WriterBusy, drop_traceback
 from penstock.gates.contract import TcpGate, limits_of
 from penstock.gates.logins import Logins
@@ -102,8 +101,7 @@ class _InFlightRequest:
 
     def begin(self, engine: Engine) -> None:
         request = self._exchange.request
-        if (waited_s := time.monotonic() - self.trace.since) >= NOTED_S_MIN:
-            self.trace.waited(CONNECTION, waited_s)
+        self.trace.had_its_turn()
         token = CURRENT.set(self.trace)
         try:
             if request is None:
