@@ -1,8 +1,8 @@
 """One append through the MQ gate, from the call in the client to the row in the store: how many modules it enters, and
 how many functions it calls.
 
-docs/engine.md draws the way. A module that only passes a call on makes it longer: merge it into its caller. Ten calls cost an
-append some per cent of its CPU, which no measurement on a busy machine shows.
+docs/engine.md draws the way. A module that only passes a call on makes it longer: merge it into its caller. Ten calls
+cost an append some per cent of its CPU, which a measurement on a busy machine does not show.
 """
 
 import asyncio

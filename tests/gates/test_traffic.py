@@ -139,6 +139,7 @@ def test_a_slow_request_has_a_warning_with_what_it_waited_for(caplog: pytest.Log
     (fields,) = told(caplog, context="shop")
     assert float(str(fields["store_ms"])) >= 1000 * SLOW_S
     assert float(str(fields["duration_ms"])) >= float(str(fields["store_ms"]))
+    assert int(str(fields["sent_bytes"])) > 0
 
 
 @pytest.mark.usefixtures("slow_store")
