@@ -16,7 +16,7 @@ from penstock import testing
 from penstock.engine import traffic
 from penstock.engine.access import Usage
 from penstock.engine.metrics import OTHERS, PRINCIPALS_MAX, Metrics
-from penstock.engine.traffic import CONNECTION, EVENTS, STORE, Trace
+from penstock.engine.traffic import CONNECTION, EVENTS, STORE, TURN, WRITER, Trace
 from penstock.errors import OverLimit, PenstockError, VersionConflict
 from penstock.model import Limits
 from penstock.store import store_url
@@ -139,6 +139,7 @@ def test_a_slow_request_has_a_warning_with_what_it_waited_for(caplog: pytest.Log
     (fields,) = told(caplog, context="shop")
     assert float(str(fields["store_ms"])) >= 1000 * SLOW_S
     assert float(str(fields["duration_ms"])) >= float(str(fields["store_ms"]))
+    assert int(str(fields["sent_bytes"])) > 0
 
 
 @pytest.mark.usefixtures("slow_store")
@@ -183,6 +184,15 @@ def test_waits_that_a_client_has_caused_do_not_make_a_request_slow() -> None:
     for what, seconds in ((EVENTS, 1.0), (CONNECTION, 0.5), (STORE, 0.25), (EVENTS, 1.0)):
         trace.waited(what, seconds)
     assert trace.own_s(3.0) == 0.5
+
+
+def test_several_writes_of_one_message_wait_together() -> None:
+    trace = Trace()
+    trace.written(0.5, 0.25)
+    trace.waited(TURN, 1.0)
+    trace.written(0.25, 0.25)
+    assert trace.spent == {WRITER: 0.75, STORE: 0.5, TURN: 1.0}
+    assert trace.own_s(3.0) == 3.0
 
 
 # ---------------------------------------------------------------- metrics

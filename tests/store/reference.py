@@ -213,7 +213,7 @@ class ReferenceStore(BuildReference, AccessReference):
         try:
             # Keys of idempotency have tests of their own.
             assert not transaction.keys
-            return self._transact(*transaction[:3])
+            return self._transact(transaction.operations, transaction.mark, transaction.refusal)
         except PenstockError as error:
             self.state = before
             return error
@@ -567,9 +567,9 @@ class Names:
     def real(self, op: Operation) -> Operation:
         """An operation as the real store understands it."""
         for kind, name in zip(self.NUMBERED, self.NUMBER_FIELDS, strict=True):
-            if any(one.name == name for one in fields(op)):
-                numbered: Any = {name: self.number(kind, getattr(op, name))}
-                return replace(op, **numbered)
+            if hasattr(op, name):
+                numbered: Any = op
+                return replace(numbered, **{name: self.number(kind, getattr(op, name))})  # type: ignore[no-any-return]
         if isinstance(op, contract.Stage | contract.Unstage) and (owner := iterator_of_job(op.job)) is not None:
             return replace(op, job=output_job(self.number(IteratorState, owner)))
         return op

@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -142,7 +143,12 @@ class StoreMachine(StagingRules, BuildRules):
     def write(self, *transactions: Transaction) -> None:
         """The same batch to both; both must say the same."""
         right = self.reference.write(transactions)
-        real = self.store.write([one._replace(operations=(*map(self.names.real, one[0]),)) for one in transactions])
+        real = self.store.write(
+            [
+                msgspec.structs.replace(one, operations=tuple(map(self.names.real, one.operations)))
+                for one in transactions
+            ]
+        )
         assert len(real) == len(right)
         for one, two in zip(real, right, strict=True):
             if isinstance(two, PenstockError):

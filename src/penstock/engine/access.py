@@ -124,12 +124,13 @@ def own_mark(principal: Principal, request: Request) -> Request:
 
     Otherwise a mark would tell where another principal has written, and could keep it from writing.
     """
-    mark, owner = getattr(request, "mark", None), f"~{principal.name}/"
-    if keys := getattr(request, "keys", ()):
-        request = replace(request, keys=tuple(replace(key, owner=owner) for key in keys))  # type: ignore[type-var]
-    if mark is None:
+    mark, keys = getattr(request, "mark", None), getattr(request, "keys", ())
+    if mark is None and not keys:
         return request
-    return replace(request, mark=replace(mark, owner=owner))  # type: ignore[type-var]
+    owner = f"~{principal.name}/"
+    if keys:
+        request = replace(request, keys=tuple(replace(key, owner=owner) for key in keys))  # type: ignore[type-var]
+    return request if mark is None else replace(request, mark=replace(mark, owner=owner))  # type: ignore[type-var]
 
 
 def _check(principal: Principal, right: Right, place: Place) -> None:

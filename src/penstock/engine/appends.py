@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from penstock.engine import jobs
 from penstock.engine.audit import Audit, digest
@@ -184,20 +184,23 @@ class AppendRequests:
         else:
             is_checked = request.context != LOG_CONTEXT
 
-        keys = tuple(key.mark(request.context) for key in request.keys)
+        keys = tuple([key.mark(request.context) for key in request.keys]) if request.keys else ()
 
         def written(outcome: Outcome) -> None:
+            if not isinstance(outcome, PenstockError):
+                # The commit is the last operation.
+                done: Any = outcome[-1]
+                return answer(done)
             if isinstance(outcome, KeyReused):
                 # The store has a digest of the key.
                 (name,) = {key.name for key, mark in zip(request.keys, keys, strict=True) if mark.key == outcome.key}
                 outcome = KeyReused(outcome.context, name)
-            # The commit is the last operation.
-            answer(outcome if isinstance(outcome, PenstockError) else cast("Appended", outcome[-1]))
+            return answer(outcome)
 
-        transaction = Transaction(_operations(commit), request.mark, refusal, keys)
-        write = partial(self._context.writer.submit, transaction, commit.columns.size, written)
+        transaction, size = Transaction(_operations(commit), request.mark, refusal, keys), commit.columns.size
         if is_checked:
-            return write()
+            return self._context.writer.submit(transaction, size, written)
+        write = partial(self._context.writer.submit, transaction, size, written)
         return self._checks.enter(request.stream, bodies_of(commit.columns), write, answer)
 
     async def transact(self, request: Transact, caller: Caller) -> Transacted:

@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from penstock.engine.metrics import Metrics
 from penstock.model import Request, Transact
 from penstock.settings import Settings
@@ -24,7 +26,7 @@ from penstock.tcp import PeerLog
 log = logging.getLogger(__name__)
 
 NOTED_S_MIN: Final = 0.001
-"""The writer and the log leave shorter waits out. Most requests have no others, and cost next to nothing."""
+"""Gates, the writer and the log leave shorter waits out. Most requests have no others, and cost next to nothing."""
 
 CONNECTION: Final = "connection"
 WRITER: Final = "writer"
@@ -51,34 +53,51 @@ _RUN: Final = secrets.token_hex(3)
 _NUMBERS: Final = count(1)
 
 
-class Trace:
+class Trace(msgspec.Struct):
     """A request in flight, or several that came in one message.
 
     It refers to nothing else: tasks and timers keep their context, and so the trace, for longer than the request.
     """
 
-    __slots__ = ("_number", "principal", "since", "spent")
-
-    def __init__(self) -> None:
-        self._number = next(_NUMBERS)
-        self.since = time.monotonic()
-        self.spent: dict[str, float] | None = None
-        """Seconds by what they were spent on; of requests of one message together."""
-        self.principal: str | None = None
-        """Who sends it, where only the request itself tells, as over HTTP."""
+    since: float = msgspec.field(default_factory=time.monotonic)
+    spent: dict[str, float] | None = None
+    """Seconds by what they were spent on; of requests of one message together."""
+    client_s: float = 0.0
+    """Those of them that the client has caused."""
+    principal: str | None = None
+    """Who sends it, where only the request itself tells, as over HTTP."""
+    _number: int | None = None
 
     @property
     def id(self) -> str:
+        """It has a number once somebody asks for it."""
+        if self._number is None:
+            self._number = next(_NUMBERS)
         return f"{_RUN}-{self._number:x}"
 
     def waited(self, what: str, seconds: float) -> None:
         if self.spent is None:
             self.spent = {}
         self.spent[what] = self.spent.get(what, 0.0) + seconds
+        if what in OWN_WAITS:
+            self.client_s += seconds
+
+    def had_its_turn(self) -> None:
+        """It was behind others of its connection until now."""
+        if (waited_s := time.monotonic() - self.since) >= NOTED_S_MIN:
+            self.waited(CONNECTION, waited_s)
+
+    def written(self, waited_s: float, took_s: float) -> None:
+        """It waited for the writer, and then for the store. Most requests do nothing else."""
+        if self.spent is None:
+            self.spent = {WRITER: waited_s, STORE: took_s}
+        else:
+            self.waited(WRITER, waited_s)
+            self.waited(STORE, took_s)
 
     def own_s(self, took_s: float) -> float:
         """How much of a time the server itself has taken."""
-        return max(0.0, took_s - sum(self.spent.get(each, 0.0) for each in OWN_WAITS)) if self.spent else took_s
+        return max(0.0, took_s - self.client_s)
 
 
 CURRENT: Final[ContextVar[Trace | None]] = ContextVar("penstock_request", default=None)
@@ -148,11 +167,6 @@ class Traffic:
         self._slow_s = settings.slow_request_ms / 1000 or float("inf")
         self._slow_log = PeerLog(log, gate, left_out="%s had %s more slow requests")
 
-    @property
-    def tells_all(self) -> bool:
-        """Whether somebody wants to know of every message, and not only of slow ones."""
-        return log.isEnabledFor(logging.DEBUG) or bool(self._observers)
-
     def done(self, trace: Trace, answered: float | None = None) -> bool:
         """Count a message that has all its answers; whether to `tell` of it. Whoever begins one adds to `in_flight`.
 
@@ -160,10 +174,11 @@ class Traffic:
         """
         self.in_flight -= 1
         own_s = (answered or time.monotonic()) - trace.since
-        if trace.spent is not None:
+        if trace.client_s:
             own_s = trace.own_s(own_s)
         self._seconds.add(own_s)
-        return own_s >= self._slow_s or self.tells_all
+        # Somebody may want to know of every message, and not only of slow ones.
+        return own_s >= self._slow_s or bool(self._observers) or log.isEnabledFor(logging.DEBUG)
 
     def tell(
         self,

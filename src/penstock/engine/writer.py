@@ -16,10 +16,12 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from penstock.engine.metrics import Metrics
-from penstock.engine.traffic import CURRENT, NOTED_S_MIN, STORE, WRITER, Trace
+from penstock.engine.traffic import CURRENT, NOTED_S_MIN, Trace
 from penstock.engine.wakeups import Wakeups
 from penstock.errors import (
     Closed,
@@ -66,7 +68,7 @@ INLINE_PAUSE: Final = 100
 thread waits for a slow disk at most a hundredth of its time."""
 
 
-class _Item(NamedTuple):
+class _Item(Struct, frozen=True):
     transaction: Transaction
     size: int
     since: float
@@ -339,8 +341,7 @@ class Writer:
         if now - batch[0].since >= NOTED_S_MIN:
             for item in batch:
                 if item.trace is not None:
-                    item.trace.waited(WRITER, started - item.since)
-                    item.trace.waited(STORE, now - started)
+                    item.trace.written(started - item.since, now - started)
         touched: set[tuple[str, str]] = set()
         commits = events = head = 0
         for item, outcome in zip(batch, outcomes, strict=True):

@@ -5,7 +5,6 @@ the budget until then, and so do replies that wait for an earlier one; see `pens
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any, Final
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, Login
 from penstock.engine.engine import Budget
-from penstock.engine.traffic import CONNECTION, CURRENT, GONE, OK, Trace, Traffic
+from penstock.engine.traffic import CURRENT, GONE, OK, Trace, Traffic
 from penstock.errors import NotAuthenticated, PenstockError, Unexpected, drop_traceback
 from penstock.gates.logins import Logins
 from penstock.model import (
@@ -114,7 +113,7 @@ class Pipeline:
                 series.go_on()
             while self._waiting and self._pages < PAGES_MAX and self.may_read:
                 message = self._waiting.popleft()
-                message.trace.waited(CONNECTION, time.monotonic() - message.trace.since)
+                message.trace.had_its_turn()
                 message.has_page = True
                 self._pages += 1
                 self._begin(message)
@@ -138,10 +137,10 @@ class Pipeline:
         """Whether the peer reads its answers."""
         return not self._session.holds & ReadHold.UNSENT
 
-    def finished(self, message: "InFlightMessage") -> None:
-        """A message has all its answers."""
+    def finished(self, message: "InFlightMessage", answers: list[Frames]) -> None:
+        """A message has all its answers; these are the last ones."""
         if self._traffic.done(message.trace):
-            self._tell(message, message.outcome)
+            self._tell(message, message.outcome, answers)
         self._in_flight.discard(message)
         self._outstanding_bytes -= message.size
         if not message.waits:
@@ -190,14 +189,10 @@ class Pipeline:
         self._waiting.clear()
         self._in_flight.clear()
 
-    def _tell(self, message: "InFlightMessage", outcome: str) -> None:
-        exchange, sizes = message.exchange, (message.size, message.sent_bytes)
+    def _tell(self, message: "InFlightMessage", outcome: str, answers: list[Frames] | None = None) -> None:
+        exchange, sizes = message.exchange, (message.size, message.sent_bytes + _bytes_of(answers or []))
         name = message.login.principal.name
         self._traffic.tell(message.trace, self._session, name, exchange.name, exchange.requests, sizes, outcome)
-
-    def count_sent(self, message: "InFlightMessage", answers: list[Frames]) -> None:
-        if self._traffic.tells_all:
-            message.sent_bytes += sum(len(frame) for answer in answers for frame in answer)
 
 
 class InFlightMessage:
@@ -229,6 +224,7 @@ class InFlightMessage:
         self._pipeline = pipeline
         self.outcome = OK
         self.sent_bytes = 0
+        """Of all answers but the last ones."""
         self.login = login
         self._framing = framing
         self._counted = self._is_abandoned = False
@@ -251,7 +247,7 @@ class InFlightMessage:
         """Take the message's bytes from the budget. Without room, answer busy to every request and return False."""
         self._budget = budget
         requests = self.exchange.requests
-        refusal = self.login.admit(self.size, max(1, len(requests)))
+        refusal = self.login.admit(self.size, len(requests) or 1)
         if self.login.refusal is not None and not (requests and isinstance(requests[0], Authenticate)):
             refusal = self.login.refusal
         polls = sum(1 for request in requests if getattr(request, "wait_ms", 0)) if self.waits else 0
@@ -281,31 +277,31 @@ class InFlightMessage:
         engine.metrics.commands[self.exchange.name] += 1
         token = CURRENT.set(self.trace)
         try:
-            self._begin(engine, requests)
+            if len(requests) == 1:
+                request = requests[0]
+                if isinstance(request, Append):
+                    self._abandons.append(engine.submit(self.login.principal, request, self._only))
+                else:
+                    self._begin_only(engine, request)
+            elif requests:
+                self._engine = engine
+                self._replies: dict[int, tuple[Reply | PenstockError, int]] = {}
+                self._next = 0
+                self._is_going_on = False
+                self.go_on()
+            else:
+                self._answer([])
         finally:
             CURRENT.reset(token)
 
-    def _begin(self, engine: Engine, requests: tuple[Request, ...]) -> None:
-        if len(requests) == 1:
-            request = requests[0]
-            if isinstance(request, Append):
-                self._abandons.append(engine.submit(self.login.principal, request, self._only))
-            elif isinstance(request, Authenticate):
-                self._only(self._pipeline.logins.authenticate(request.token, self.exchange.envelope.routing))
-            elif isinstance(request, WhoAmI):
-                self._only(self._pipeline.logins.identity(self.login))
-            else:
-                present = self._framing.present
-                submitted = engine.submit(self.login.principal, request, self._only, present, self.login)
-                self._abandons.append(submitted)
-        elif requests:
-            self._engine = engine
-            self._replies: dict[int, tuple[Reply | PenstockError, int]] = {}
-            self._next = 0
-            self._is_going_on = False
-            self.go_on()
+    def _begin_only(self, engine: Engine, request: Request) -> None:
+        if isinstance(request, Authenticate):
+            self._only(self._pipeline.logins.authenticate(request.token, self.exchange.envelope.routing))
+        elif isinstance(request, WhoAmI):
+            self._only(self._pipeline.logins.identity(self.login))
         else:
-            self._answer([])
+            present = self._framing.present
+            self._abandons.append(engine.submit(self.login.principal, request, self._only, present, self.login))
 
     def go_on(self) -> None:
         """Submit those of several requests that may begin."""
@@ -412,16 +408,14 @@ class InFlightMessage:
             answers = [self.exchange.failed(Unexpected(repr(error)))]
         done = not self.left
         if done:
-            self._end_polls()
+            if self._polls:
+                self._end_polls()
             self._give_bytes_back()
-        self.deliver(answers, done)
-
-    def deliver(self, answers: list[Frames], done: bool) -> None:
-        """Send answers. `done`: they are the last ones."""
-        self._pipeline.count_sent(self, answers)
         self._pipeline.send(self._framing, answers)
         if done:
-            self._pipeline.finished(self)
+            self._pipeline.finished(self, answers)
+        else:
+            self.sent_bytes += _bytes_of(answers)
 
     def _end_polls(self) -> None:
         """Count its long polls no more: once, although one that writes is answered after its connection is lost."""
@@ -433,6 +427,10 @@ class InFlightMessage:
         if self._counted:
             self._counted = False
             self._budget.give_back(self.size)
+
+
+def _bytes_of(answers: list[Frames]) -> int:
+    return sum(len(frame) for answer in answers for frame in answer)
 
 
 def _nothing() -> bool:

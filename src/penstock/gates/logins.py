@@ -52,7 +52,8 @@ class Logins:
     def of(self, routing: Sequence[bytes]) -> Login:
         """The sender of a message with these routing frames."""
         if not routing:
-            return self._own or self._itself()
+            login = self._own or self._base
+            return login if login is not None and login.refusal is None else self._itself()
         self._is_broker = True
         key = tuple(routing) if self._behind else ()
         found = self._behind.get(key)

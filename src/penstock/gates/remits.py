@@ -6,14 +6,13 @@ one wait, and when there are too many of them the gate stops reading from the co
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from penstock.engine import Engine
 from penstock.engine.engine import FIELD_BYTES, Budget
-from penstock.engine.traffic import CONNECTION, CURRENT, GONE, OK, Trace
+from penstock.engine.traffic import CURRENT, GONE, OK, Trace
 from penstock.errors import PenstockError, ReaderBusy, Unexpected, WriterBusy, drop_traceback
 from penstock.gates.contract import TcpGate, limits_of
 from penstock.gates.logins import Logins
@@ -102,27 +101,27 @@ class _InFlightRequest:
 
     def begin(self, engine: Engine) -> None:
         request = self._exchange.request
-        self.trace.waited(CONNECTION, time.monotonic() - self.trace.since)
+        self.trace.had_its_turn()
         token = CURRENT.set(self.trace)
         try:
-            self._begin(engine, request)
+            if request is None:
+                self.answer = self._exchange.answer()
+            else:
+                self._submit(engine, request)
         finally:
             CURRENT.reset(token)
 
-    def _begin(self, engine: Engine, request: Request | None) -> None:
-        if request is None:
-            self.answer = self._exchange.answer()
+    def _submit(self, engine: Engine, request: Request) -> None:
+        login = self._session.logins.of(())
+        refusal = login.admit(self.size)
+        if login.refusal is not None and not isinstance(request, Authenticate):
+            refusal = login.refusal
+        if refusal is not None:
+            self._replied(refusal)
+        elif isinstance(request, Authenticate):
+            self._replied(self._session.logins.authenticate(request.token))
         else:
-            login = self._session.logins.of(())
-            refusal = login.admit(self.size)
-            if login.refusal is not None and not isinstance(request, Authenticate):
-                refusal = login.refusal
-            if refusal is not None:
-                self._replied(refusal)
-            elif isinstance(request, Authenticate):
-                self._replied(self._session.logins.authenticate(request.token))
-            else:
-                self._abandon = engine.submit(login.principal, request, self._replied, item_payload)
+            self._abandon = engine.submit(login.principal, request, self._replied, item_payload)
 
     def _replied(self, reply: Reply | PenstockError) -> None:
         if isinstance(reply, PenstockError):
@@ -150,8 +149,10 @@ class _InFlightRequest:
             self.answer = error_frame(self._budget.busy(self._exchange.request, principal))
 
     def leave(self) -> None:
-        for size in filter(None, (self.size, self._kept)):
-            self._budget.give_back(size)
+        if self.size:
+            self._budget.give_back(self.size)
+        if self._kept:
+            self._budget.give_back(self._kept)
         self.size = self._kept = 0
 
     def abandon(self) -> None:

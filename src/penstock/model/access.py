@@ -213,6 +213,8 @@ class Principal:
     """What it may do somewhere."""
     free: Right = field(init=False)
     """What it may do everywhere, in the context of the audit as well."""
+    may_all: bool = field(init=False)
+    """Whether it may do everything everywhere, so that no request of it has to be looked at."""
     views: dict[Right, View] = field(init=False, compare=False)
     decided: dict[tuple[int, str, str], View] = field(init=False, compare=False, repr=False)
     """Streams (right, context, stream) that it was found to have, with what the engine then passes on."""
@@ -229,7 +231,9 @@ class Principal:
         # Without the right to the audit, something is hidden from those that read everywhere.
         hides = Right(0) if audit else Right.READ | Right.CONSUME
         object.__setattr__(self, "rights", rights)
-        object.__setattr__(self, "free", reduce(or_, everywhere, Right(0)) & ~hides)
+        free = reduce(or_, everywhere, Right(0)) & ~hides
+        object.__setattr__(self, "free", free)
+        object.__setattr__(self, "may_all", free == Right.ALL)
         object.__setattr__(self, "views", views)
         object.__setattr__(self, "decided", {})
 

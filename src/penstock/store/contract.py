@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
+import msgspec
+
 from penstock.errors import PenstockError
 from penstock.model import (
     BY_PREFIX,
@@ -284,13 +286,13 @@ class StoreState(NamedTuple):
 # --- operations -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class Operation:
     """A change of a store."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
-class Commit(Operation):
+
+class Commit(Operation, msgspec.Struct, frozen=True):
     """Append the events of one commit. Answers Appended, or fails with VersionConflict."""
 
     context: str
@@ -806,7 +808,7 @@ class ForgetArrival(Operation):
     """The arrival of the store is in the audit now. Answers True; InvalidRequest if it was not to be told."""
 
 
-class Transaction(NamedTuple):
+class Transaction(msgspec.Struct, frozen=True):
     """Operations that happen together or not at all.
 
     With a mark that was used before, the store writes nothing and answers the first results of its commits. A

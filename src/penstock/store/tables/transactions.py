@@ -160,7 +160,7 @@ class Batch(ABC):
 
     def outcome(self, transaction: contract.Transaction) -> Pending:
         """Carry out a transaction; a PenstockError says why it failed. Raises StoreError if the database failed."""
-        ops, mark, refusal, keys = transaction
+        ops, mark, refusal, keys = transaction.operations, transaction.mark, transaction.refusal, transaction.keys
         try:
             if mark is not None:
                 check_mark(mark)

@@ -7,9 +7,11 @@ and null counts as absent.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from cbor2 import dumps
 
 from penstock import model
@@ -50,8 +52,7 @@ Write = Callable[[Any], bytes]
 """Makes the answer to a request from a reply of its kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True):
     """A decoded frame: its request, and how the reply becomes a frame.
 
     A frame that is rejected has no request: `answer()` is its answer at once. `refused` is the reason for logs; the
@@ -75,7 +76,8 @@ class Key(NamedTuple):
     attribute: str
 
 
-class Operation(NamedTuple):
+@dataclass(frozen=True)
+class Operation:
     """An operation: its name, its request, the fields of its payload, and how its reply becomes a frame."""
 
     name: str
@@ -85,7 +87,7 @@ class Operation(NamedTuple):
     empty: bool = False
     ignored: bool = False
 
-    @property
+    @cached_property
     def known(self) -> frozenset[str]:
         return frozenset(name for key in self.keys for name in key.names)
 

@@ -11,11 +11,12 @@ and the fields themselves, split into frames anywhere.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
 from struct import Struct, pack, unpack_from
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
+
+import msgspec
 
 from penstock.errors import AnswerMalformed, DoesNotFit, InvalidRequest, LimitExceeded, PenstockError, Refused, Retry
 from penstock.model import TICKS_MAX, Append, Appended, Event, ProducerMark, Reply, Request
@@ -50,7 +51,7 @@ from penstock.wire.res01.fields import (
 from penstock.wire.res01.schema import Command, Replies
 
 
-class Envelope(NamedTuple):
+class Envelope(msgspec.Struct, frozen=True):
     """The part that the answer repeats: the routing frames, the protocol's tag and the RequestId."""
 
     routing: Frames
@@ -62,7 +63,7 @@ class Envelope(NamedTuple):
         return [*self.routing, b"", self.tag, self.request_id, *payload]
 
 
-class Exchange(NamedTuple):
+class Exchange(msgspec.Struct, frozen=True):
     """A decoded message: its requests, and how their replies become answers.
 
     `answers` gets the replies to all requests, in order: all at once, or with `one_each` one at a time. A message that
@@ -144,10 +145,12 @@ def decode(frames: Frames, *, legacy: bool = False, size: int | None = None) -> 
             sentence = f"command {quoted(name)} is not part of the binary dialect; use the text dialect for it"
         return Exchange(envelope, dialect, settled=dialect.refused(Res01Code.UNSUPPORTED_COMMAND, sentence))
     if len(frames) == border + ONE_EVENT_FRAMES.get(name, 0) and not dialect.is_binary:
-        with suppress(UnicodeDecodeError, InvalidRequest):
+        try:
             append = _one_event(command, frames, border + 4)
-            if append is not None:
-                return Exchange(envelope, dialect, command, (append,))
+        except (UnicodeDecodeError, InvalidRequest):
+            append = None
+        if append is not None:
+            return Exchange(envelope, dialect, command, (append,))
     fields = Fields(frames, border + 4, dialect.scalars)
     try:
         if command.bytes_max is not None:
@@ -203,7 +206,7 @@ LONG_FIELD_BYTES: Final = 4096
 _COUNT: Final = Struct("<I")
 
 
-class Framed(NamedTuple):
+class Framed(msgspec.Struct, frozen=True):
     """A message in MqFrames: what it asks for, and how its answers become frames."""
 
     exchange: Exchange
