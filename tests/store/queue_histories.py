@@ -311,7 +311,7 @@ class History:
         return found.position
 
     def refilter(self) -> None:
-        """Refused while there are allocations, or dead letters of others; then other events come, from the marker on."""
+        """Refused while there are allocations, or letters of others; then other events come, from the marker on."""
         marker = self._marker()
         prefix, selection = self.random.choice(FILTERS)
         outcome = attempt(self.store, ChangeQueue(self.queue.id, filter=prefix, selection=selection.text))
