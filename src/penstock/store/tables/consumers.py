@@ -297,8 +297,9 @@ def change_queue(db: Database, op: contract.ChangeQueue) -> bool:
 
 
 def _check_letters(db: Database, op: contract.ChangeQueue, queue: QueueState) -> None:
-    changes = {"filter": op.filter, "selection": op.selection}
-    wanted = replace(queue, **{name: value for name, value in changes.items() if value is not None}).wanted
+    prefix = queue.filter if op.filter is None else op.filter
+    selection = queue.selection if op.selection is None else op.selection
+    wanted = replace(queue, filter=prefix, selection=selection).wanted
     streams = db.rows("streams_of_letters", {"queue_id": op.queue})
     if not all(wanted.wants_stream(queue.context, stream) for (stream,) in streams):
         reason = f"leaves out streams of which queue {queue.name} has dead letters: put these back or drop them"
