@@ -57,7 +57,10 @@ def server(directory: Path, *flags: str) -> Iterator[dict[str, str]]:
 
 def over_tcp(port: int) -> socket.socket:
     """A connection to a gate."""
-    return socket.create_connection(("127.0.0.1", port))
+    connected = socket.create_connection(("127.0.0.1", port))
+    # As all clients do. Without it the first request over TLS waits 40 ms for the ACK of the end of the handshake.
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
 
 
 def over_tls(cert: Path) -> Connect:

@@ -106,8 +106,8 @@ def fill(port: int, events: int, connect: load.Connect = load.over_tcp) -> None:
 def reading(port: int, connect: load.Connect = load.over_tcp, until: int | None = None) -> float:
     """Events per second on the wire: received, put together, checksums checked."""
     parser = Parser(1 << 20, 1 << 30)
-    position, started = 1, time.perf_counter()
     with connect(port) as connection:
+        position, started = 1, time.perf_counter()
         while True:
             answer = _ask(connection, parser, [b"RA", b"r", b"%d" % position, b"", b"", b"0"])
             for record in answer[7:]:

@@ -318,16 +318,24 @@ async def test_changes_are_recorded_with_who_made_them_and_erased_names_as_diges
     await remits.iterator("it")
     await engine.execute(ADMIN, model.SubscribeQueue("shop", "q", "ann", "", 0, 1, 1000))
     await engine.execute(ADMIN, model.RegisterSubscriptions("ann", (SubscriptionStart("shop", "", 0),)))
+    taken: Any = await engine.execute(ADMIN, model.AcknowledgeQueue("shop", "q", "ann", 0, 0, 1, 60_000))
+    letter, last = taken.allocation.first, taken.allocation.last
+    buried = (model.Buried(letter, "wrong"),)
+    await engine.execute(ADMIN, model.SettleQueue("shop", "q", "ann", (model.Run(letter, last),), buries=buried))
     before = len(await audited(engine))
     for request in (
+        model.PutBackLetters("shop", "q", (letter,), drop=True),
+        model.PutBackLetters("shop", "q", (letter,), drop=True),
         model.ResetQueue("shop", "q", 0),
         model.PauseQueue("shop", "q"),
         model.PauseQueue("shop", "q", False),
         model.SetRetryPolicy("shop", "q", '{"delay":5}'),
+        model.SetDeadLetterRule("shop", "q", 3),
         model.SetQueueFilter("shop", "q", "order-"),
         model.RenameQueue("shop", "q", "r"),
         model.DeleteQueue("shop", "r"),
         model.SetSubscription("ann", "shop", "", 0),
+        model.DeleteSubscription(1),
         model.DropIterator("log", "it"),
         model.DropLog("log"),
         model.EraseStream("shop", "order-1"),
@@ -336,8 +344,10 @@ async def test_changes_are_recorded_with_who_made_them_and_erased_names_as_diges
         await engine.execute(ADMIN, request)
     entries = (await audited(engine))[before:]
     assert [what for what, _ in entries] == [
-        *("queue-reset", "queue-pause", "queue-resume", "queue-retry", "queue-filter", "queue-rename", "queue-delete"),
-        *("subscription-reset", "iterator-deleted", "log-deleted", "erased", "principal-revoked"),
+        *("queue-letters-dropped", "queue-reset", "queue-pause", "queue-resume", "queue-retry", "queue-dead-letters"),
+        *("queue-filter", "queue-rename", "queue-delete"),
+        *("subscription-reset", "subscription-deleted"),
+        *("iterator-deleted", "log-deleted", "erased", "principal-revoked"),
     ]
     assert {facts["by"] for _, facts in entries} == {"root"}
     facts = dict(entries)

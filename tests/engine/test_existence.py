@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -284,3 +285,19 @@ async def test_answers_are_the_same_whether_what_is_hidden_exists_or_not(
     full, empty = worlds
     for request in PROBES[kind]:
         assert await full.answer(request) == await empty.answer(request), request
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_subscription_to_a_part_is_not_a_hidden_one_of_the_same_name(worlds: list[World]) -> None:
+    for world in worlds:
+        ask = partial(world.engine.execute, CALLER)
+        start = SubscriptionStart("shop", "", 0, '{"prefixes":["order-"]}')
+        made: Any = await ask(model.RegisterSubscriptions("bob", (start,)))
+        again: Any = await ask(model.RegisterSubscriptions("bob", (start,)))
+        assert again.ids == made.ids
+        batch: Any = await ask(model.FetchSubscription(made.ids[0], 10))
+        assert {one.stream[:6] for one in batch.events} == {"order-"}
+        await ask(model.SetSubscription("bob", "shop", "", 0, start.selection))
+        listed: Any = await ask(model.ListSubscriptions())
+        found = next(one for one in listed.items if one.id == made.ids[0])
+        assert (found.subscriber, found.context, found.filter, found.selection) == ("bob", "shop", "", start.selection)

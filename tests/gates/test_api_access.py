@@ -1,6 +1,7 @@
 """The HTTP API: every route without a credential, with a wrong one, in the wrong place, and rightly; and from pages."""
 
 import json
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +47,11 @@ class Guarded(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Guarded]:
-    with testing.server() as server, httpx.Client(base_url=server.http, timeout=30) as http:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    webhooks = tmp_path_factory.mktemp("webhooks") / "webhooks.toml"
+    webhooks.write_text('[webhooks.plain]\ncontext = "shop"\nstream = "plain"\n')
+    webhooks.chmod(0o600)
+    with testing.server(http_webhooks=str(webhooks)) as server, httpx.Client(base_url=server.http, timeout=30) as http:
         with penstock.connect(server.url) as client:
             put(client, "root", "all")
             tokens = {"root": issue(client, "root").token}
@@ -115,6 +119,25 @@ def test_with_the_right_no_route_is_closed(guarded: Guarded, route: Route) -> No
         assert problem(answer, 409)["class"] == "AllocationLost"
     else:
         assert answer.status_code in (route.status, 404)
+
+
+@pytest.mark.parametrize("path", [named("shop", "s"), "/v1/webhooks/plain"])
+def test_who_is_revoked_while_its_body_comes_changes_nothing(guarded: Guarded, path: str) -> None:
+    with penstock.connect(guarded.server.url, token=guarded.tokens["root"]) as root:
+        put(root, "leaving", "append:shop")
+        token = issue(root, "leaving").token
+        before = root.stats().head
+        with socket.create_connection((guarded.http.base_url.host, guarded.http.base_url.port), 30) as slow:
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+            slow.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 14\r\n".encode())
+            slow.sendall(b"Expect: 100-continue\r\n\r\n")
+            # The server has let it in, and asks for its body.
+            assert slow.recv(100).startswith(b"HTTP/1.1 100 ")
+            slow.sendall(b'[{"type"')
+            root.access.revoke("leaving")
+            slow.sendall(b':"T"}]')
+            assert slow.recv(1000).startswith(b"HTTP/1.1 401 ")
+        assert [one for one in root.read_all(before + 1) if one.context == "shop"] == []
 
 
 def test_the_description_is_open_and_says_nothing_of_the_store(guarded: Guarded) -> None:

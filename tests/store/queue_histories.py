@@ -311,12 +311,16 @@ class History:
         return found.position
 
     def refilter(self) -> None:
-        """Refused while there are allocations; then other events come, from the marker on."""
+        """Refused while there are allocations, or letters of others; then other events come, from the marker on."""
         marker = self._marker()
         prefix, selection = self.random.choice(FILTERS)
         outcome = attempt(self.store, ChangeQueue(self.queue.id, filter=prefix, selection=selection.text))
         self.steps.append(f"filter {prefix} {selection} from {marker}: {outcome}")
-        assert isinstance(outcome, InvalidRequest) == bool(self.store.outstanding(self.queue.id))
+        wanted = selection.events(self.context, prefix)
+        letters = self.store.letters(self.queue.id, 0, len(self.known))
+        are_wanted = all(wanted.wants_stream(self.context, one.stream) for one in letters)
+        is_refused = bool(self.store.outstanding(self.queue.id)) or not are_wanted
+        assert isinstance(outcome, InvalidRequest) == is_refused
         if not isinstance(outcome, InvalidRequest):
             self._marker()
             self._begins_at(marker, passes_over=False)

@@ -1,10 +1,13 @@
 """Cutting records at positions."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import DamagedRecord
+from penstock.model import Scope, View
 from penstock.store.record import Record
-from penstock.store.rewrites import cut
+from penstock.store.rewrites import cut, seen_parts
 from tests.store.strategies import runs, sealed_record
 
 
@@ -43,3 +46,18 @@ def test_a_part_names_nothing_that_its_events_do_not_have(made: list[object], fi
     if part is not record:
         assert names == {name.encode() for run in part.runs() for name in (run.context, run.stream)}
         assert types == {event.type.encode() for event in part.events()}
+
+
+@given(st.lists(runs, min_size=2, max_size=6), st.data())
+def test_a_damaged_record_is_never_cut(made: list[object], data: st.DataObject) -> None:
+    whole = Record(sealed_record(made, 10), 10)  # type: ignore[arg-type]
+    place = data.draw(st.integers(whole.at.ids, whole.at.stamps - 1))
+    flipped = whole.data[place] ^ data.draw(st.integers(1, 255))
+    damaged = Record(whole.data[:place] + bytes([flipped]) + whole.data[place + 1 :], 10, checked=False)
+    every = {(run.context, run.stream) for run in whole.runs()}
+    for context, stream in every:
+        scopes = tuple(Scope(*other, True) for other in every - {(context, stream)})
+        with pytest.raises(DamagedRecord, match="checksum"):
+            seen_parts(damaged, View(scopes))
+    # Who may see all of it checks it: the record is sent as it is.
+    assert seen_parts(damaged, View(tuple(Scope(*one, True) for one in every))) == [damaged]

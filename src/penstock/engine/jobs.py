@@ -96,7 +96,7 @@ def read_records(
 
     Of records that hold what the reader may not see, it gets the rest.
     """
-    page = store.read_records(position, wanted, limits, checked=view is not None)
+    page = store.read_records(position, wanted, limits, checked=False)
     identity, seen = store.identity(), page.records
     if view is not None:
         # It needs NumPy, which takes long to import.
@@ -246,16 +246,17 @@ def is_whole(view: View | None, one: model.SubscriptionInfo | model.QueueInfo | 
 
 
 def owned(view: View, subscriber: str) -> str:
-    """The store's name of the subscriber to all contexts that a principal with narrow grants has of its own.
+    """The store's name of a subscriber to what a principal may see a part of: one that this principal has of its own.
 
-    Otherwise another principal of the same name for it could move it on over what only this one may see.
+    Otherwise another principal of the same name for it could move it on over what only this one may see, or would be
+    told of this one's selection.
     """
     return f"~{view.owner}/{subscriber}"
 
 
 def named_for(view: View | None, one: model.SubscriptionInfo) -> model.SubscriptionInfo:
     """A subscription with the name that the principal has for it."""
-    if view is None or one.context is not None:
+    if view is None:
         return one
     return replace(one, subscriber=one.subscriber.removeprefix(owned(view, "")))
 

@@ -258,24 +258,24 @@ class QueueRequests:
 
     async def _change(self, request: QueueChange, caller: Caller, what: str, **changes: Any) -> model.Done:
         queue = await self._lookup(request.queue, request.context, caller)
-        facts = {"context": queue.context, "queue": queue.name, **changes}
-        entry = self._audit.entry(caller.principal, "queues", what, facts)
-        change = contract.ChangeQueue(queue.id, **changes)
-        await self._context.write(
-            Transaction((change, *entry), refusal=self._context.disk.refusal() if entry else None)
-        )
+        await self._recorded(contract.ChangeQueue(queue.id, **changes), queue, caller, what, **changes)
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 
+    async def _recorded(
+        self, operation: contract.Operation, queue: QueueState, caller: Caller, what: str, **facts: Any
+    ) -> Any:
+        """Carry out an operation with its entry in the audit; what the operation answers."""
+        facts = {"context": queue.context, "queue": queue.name, **facts}
+        entry = self._audit.entry(caller.principal, "queues", what, facts)
+        # The last space of the disk is not for entries that consumers can make without end.
+        refusal = self._context.disk.refusal() if entry else None
+        done, *_ = await self._context.write(Transaction((operation, *entry), refusal=refusal))
+        return done
+
     async def delete(self, request: model.DeleteQueue, caller: Caller) -> model.Done:
         queue = await self._lookup(request.queue, request.context, caller)
-        facts = {"context": queue.context, "queue": queue.name, "at": queue.position}
-        entry = self._audit.entry(caller.principal, "queues", "queue-delete", facts)
-        await self._context.write(
-            Transaction(
-                (contract.DeleteQueue(queue.id), *entry), refusal=self._context.disk.refusal() if entry else None
-            )
-        )
+        await self._recorded(contract.DeleteQueue(queue.id), queue, caller, "queue-delete", at=queue.position)
         self._contexts.pop(queue.id, None)
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
@@ -296,8 +296,12 @@ class QueueRequests:
         queue, positions, parts = await self._context.pool.run(queue_jobs.reviving, request, caller.view)
         done = 0
         if positions:
-            revive = contract.Revive(queue.id, positions, () if request.drop else parts)
-            done = await self._context.apply(revive)
+            if request.drop:
+                facts = {"letters": len(positions), "first": positions[0], "last": positions[-1]}
+                revive = contract.Revive(queue.id, positions)
+                done = await self._recorded(revive, queue, caller, "queue-letters-dropped", **facts)
+            else:
+                done = await self._context.apply(contract.Revive(queue.id, positions, parts))
             self._context.wakeups.wake_all(queue.context)
         return model.PutBackCount(done)
 
@@ -322,11 +326,8 @@ class QueueRequests:
         queue = await self._lookup(request.queue, request.context, caller)
         async with self._locks.turn(queue.name):
             position = await self._place(queue, request.ticks, request.position)
-            facts = {"context": queue.context, "queue": queue.name, "from": queue.position, "to": position}
-            entry = self._audit.entry(caller.principal, "queues", "queue-reset", facts)
-            # The last space of the disk is not for entries that consumers can make without end.
-            refusal = self._context.disk.refusal() if entry else None
-            await self._context.write(Transaction((contract.MoveQueue(queue.id, position), *entry), refusal=refusal))
+            facts = {"from": queue.position, "to": position}
+            await self._recorded(contract.MoveQueue(queue.id, position), queue, caller, "queue-reset", **facts)
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 
@@ -334,7 +335,8 @@ class QueueRequests:
         if request.dead_after is not None and request.dead_after < 1:
             raise InvalidRequest("deliveries", f"are {request.dead_after}; there must be at least 1")
         queue = await self._lookup(request.queue, request.context, caller)
-        await self._context.apply(contract.SetDeadRule(queue.id, request.dead_after))
+        rule = contract.SetDeadRule(queue.id, request.dead_after)
+        await self._recorded(rule, queue, caller, "queue-dead-letters", dead_after=request.dead_after)
         self._context.wakeups.wake_all(queue.context)
         return model.Done()
 

@@ -225,6 +225,6 @@ def _check_place(context: str | None, filter: str) -> None:
 
 def _subscriber(name: str, wanted: EventFilter, caller: Caller) -> str:
     """The store's name of a subscriber."""
-    if wanted.context is not None or caller.view is None or caller.view.has_filter(None, wanted.prefix):
+    if caller.view is None or caller.view.has_filter(wanted.context, wanted.prefix):
         return name
     return jobs.owned(caller.view, name)

@@ -481,7 +481,8 @@ class Revive(Operation):
 class ChangeQueue(Operation):
     """Change what is not None. Answers True; QueueNotFound; QueueExists if another queue has the name.
 
-    Another filter or selection is refused with InvalidRequest while the queue has allocations.
+    Another filter or selection is refused with InvalidRequest while the queue has allocations, or dead letters of
+    streams that it would leave out: whoever may use the queue could have them delivered.
     """
 
     queue: int

@@ -87,11 +87,15 @@ def cut(record: Record, first: int, last: int) -> Record:
 
 
 def seen_parts(record: Record, view: View) -> list[Record]:
-    """The runs of a record that a principal may see, as records without the others and their names."""
+    """The runs of a record that a principal may see, as records without the others and their names.
+
+    A record of which it may see all stays as it is; its reader checks the checksum. The others are checked here.
+    """
     runs = record.runs()
     seen = [view.has_stream(run.context, run.stream) for run in runs]
     if all(seen):
         return [record]
+    record = Record(record.data, record.position)
     starts = list(accumulate((run.length for run in runs), initial=record.position))
     parts: list[Record] = []
     for is_seen, indexes in groupby(range(len(runs)), seen.__getitem__):

@@ -422,11 +422,25 @@ class ConsumerContract(StoreCase):
         for ordered in ("", "stream"):
             queue = made(store, ordered, f"work{ordered}")
             settle(store, queue, take(store, queue, "ann"), buries=[Buried(1, "no"), Buried(2, "no")])
-            do_one(store, ChangeQueue(queue.id, filter="z", selection=model.Selection(("U",)).text))
+            do_one(store, ChangeQueue(queue.id, selection=model.Selection(("U",)).text))
             assert put_back(store, queue, 1, 2) == 2
             first = take(store, queue, "ann", 1, several=False)
             assert first.positions == [1]
             assert take(store, queue, "bob").positions == [2]
+
+    def test_a_filter_does_not_leave_out_streams_of_dead_letters(self, store: Store) -> None:
+        interleave(store, "a", "b")
+        queue = made(store)
+        settle(store, queue, take(store, queue, "ann"), buries=[Buried(1, "no"), Buried(2, "no")])
+        narrow = model.Selection(None, ("b",)).text
+        for change in (ChangeQueue(queue.id, filter="b"), ChangeQueue(queue.id, selection=narrow)):
+            outcome = attempt(store, change)
+            assert isinstance(outcome, InvalidRequest)
+            assert "leaves out streams of which queue work has dead letters" in str(outcome)
+        assert do_one(store, ChangeQueue(queue.id, selection=model.Selection(None, ("a", "b")).text)) is True
+        assert put_back(store, queue, 1, drop=True) == 1
+        assert do_one(store, ChangeQueue(queue.id, filter="b", selection="")) is True
+        assert [one[0] for one in letters(store, queue)] == [2]
 
     def test_another_rule_counts_from_the_next_look_on(self, store: Store, clock: Clock) -> None:
         interleave(store, "a")

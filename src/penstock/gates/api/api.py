@@ -15,8 +15,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
 from penstock.engine import Engine
-from penstock.engine.access import NOBODY, Login
-from penstock.errors import NotAuthenticated, PenstockError, ReaderBusy, Unexpected, drop_traceback
+from penstock.engine.access import Login
+from penstock.errors import PenstockError, ReaderBusy, Unexpected, drop_traceback
 from penstock.gates.api import problems
 from penstock.gates.api.call import ENGINE_S_MAX, STALL_S_MAX, Answer, Call, ClientGone
 from penstock.gates.api.followers import SharedReads
@@ -98,10 +98,7 @@ class Api:
             if one.required and one.name not in (call.headers if one.where == "header" else call.query):
                 raise Problem(400, f"the {one.where} parameter {one.name} is missing")
         if not call.route.is_public:
-            call.login = self.sender(call.request, None)
-            if call.login.principal is NOBODY:
-                raise NotAuthenticated(NO_BEARER)
-            await call.read_body()
+            await call.receive(NO_BEARER)
             if (refusal := call.login.admit(len(call.body))) is not None:
                 raise refusal
         call.connection.give_time(ENGINE_S_MAX)

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope
 
-from penstock.engine.access import Login
+from penstock.engine.access import NOBODY, Login
 from penstock.engine.engine import FIELD_BYTES, AnyEncoder
 from penstock.errors import LimitExceeded, NotAuthenticated, WriterBusy
 from penstock.gates.api.media import JSON_TYPE
@@ -99,6 +99,19 @@ class Call:
 
     async def execute(self, request: Request, present: AnyEncoder | None = None) -> Reply:
         return await self.engine.execute(self.login.principal, request, present, self.login)
+
+    async def receive(self, nobody: str) -> None:
+        """Find out who sends it, and read its body. Raises NotAuthenticated, for nobody with this sentence."""
+        self._recognise(nobody)
+        if not self.is_read:
+            await self.read_body()
+            # That may have taken long, and its sender may be revoked since.
+            self._recognise(nobody)
+
+    def _recognise(self, nobody: str) -> None:
+        self.login = self.api.sender(self.request, None)
+        if self.login.principal is NOBODY:
+            raise NotAuthenticated(nobody)
 
     async def read_body(self) -> None:
         """Read the body, of which a route says whether there is one. Raises LimitExceeded, WriterBusy or ClientGone."""

@@ -56,6 +56,8 @@ WRONG: Final = (
     "the signature of this message is not valid: sign it with the secret of this webhook, as Standard Webhooks says, "
     f"and not more than {AGE_S_MAX} seconds ago"
 )
+NO_PRINCIPAL: Final = "the webhook {} has no principal on this server; name one in the file of http_webhooks"
+NO_TOKEN: Final = "this webhook has no secret, so its sender needs a token: send the header Authorization: Bearer TOKEN"  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +115,13 @@ async def deliver(call: Call) -> Answer:
         await call.read_body()
         number = webhook.verify(call)
         call.login = call.engine.access.for_one_request(None, webhook.principal)
+        if call.login.principal is NOBODY:
+            raise NotAuthenticated(NO_PRINCIPAL.format(webhook.name))
     else:
-        call.login = call.api.sender(call.request, None)
-    if call.login.principal is NOBODY:
-        raise NotAuthenticated(_nobody(webhook))
-    await call.read_body()
+        await call.receive(NO_TOKEN)
     if (refusal := call.login.admit(len(call.body))) is not None:
         raise refusal
     return await appended(call, webhook.context, webhook.stream, _parcel(webhook, call, number))
-
-
-def _nobody(webhook: Webhook) -> str:
-    if webhook.secrets:
-        return f"the webhook {webhook.name} has no principal on this server; name one in the file of http_webhooks"
-    return "this webhook has no secret, so its sender needs a token: send the header Authorization: Bearer TOKEN"
 
 
 async def handshake(call: Call) -> Answer:

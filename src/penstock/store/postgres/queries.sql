@@ -645,6 +645,9 @@ WHERE queue_id = %(queue_id)s AND position > %(after)s ORDER BY position LIMIT %
 -- name: count_letters
 SELECT count(*) FROM dead_letters WHERE queue_id = %(queue_id)s;
 
+-- name: streams_of_letters
+SELECT DISTINCT stream FROM dead_letters WHERE queue_id = %(queue_id)s;
+
 -- name: letters_at
 SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
 WHERE queue_id = %(queue_id)s AND position IN (SELECT jsonb_array_elements_text(%(positions)s::jsonb)::bigint)

@@ -387,6 +387,9 @@ WHERE queue_id = :queue_id AND position > :after ORDER BY position LIMIT :limit;
 -- name: count_letters
 SELECT count(*) FROM dead_letters WHERE queue_id = :queue_id;
 
+-- name: streams_of_letters
+SELECT DISTINCT stream FROM dead_letters WHERE queue_id = :queue_id;
+
 -- name: letters_at
 SELECT position, stream, sequence, deliveries, subscriber, reason, died FROM dead_letters
 WHERE queue_id = :queue_id AND position IN (SELECT value FROM json_each(:positions)) ORDER BY position;

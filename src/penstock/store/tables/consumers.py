@@ -7,6 +7,7 @@ fails has changed nothing.
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from penstock.errors import (
@@ -289,8 +290,20 @@ def change_queue(db: Database, op: contract.ChangeQueue) -> bool:
     if outstanding and (op.filter is not None or op.selection is not None):
         reason = f"cannot change while queue {name} has {outstanding} allocations: pause it until they are acknowledged"
         raise InvalidRequest("filter", reason)
+    if op.filter is not None or op.selection is not None:
+        _check_letters(db, op, QueueState(*db.row("queue", {"name": name, "context": context})))
     db.later("change_queue", {"id": op.queue, **{name: getattr(op, name) for name in _CHANGES}})
     return True
+
+
+def _check_letters(db: Database, op: contract.ChangeQueue, queue: QueueState) -> None:
+    prefix = queue.filter if op.filter is None else op.filter
+    selection = queue.selection if op.selection is None else op.selection
+    wanted = replace(queue, filter=prefix, selection=selection).wanted
+    streams = db.rows("streams_of_letters", {"queue_id": op.queue})
+    if not all(wanted.wants_stream(queue.context, stream) for (stream,) in streams):
+        reason = f"leaves out streams of which queue {queue.name} has dead letters: put these back or drop them"
+        raise InvalidRequest("filter", reason)
 
 
 _CHANGES: Final = ("name", "filter", "selection", "retry", "paused")
