@@ -194,6 +194,10 @@ def allocate_parts(db: Database, op: contract.AllocateParts, now: int, expires: 
         return contract.STALE
     if op.marker != state[2] and (op.next != op.marker or op.held or op.kept):
         return contract.STALE
+    if op.ahead and (
+        state[3] + len(op.held) > QUEUE_ALLOCATIONS_MAX or db.rows("available", {**queue, "now": now, "limit": 1})
+    ):
+        return contract.STALE
     keys = {one.key for one in (*op.held, *op.kept) if one.key}
     in_use = {key for (key,) in db.rows("keys_in_use", {**queue, "keys": json.dumps([*keys])})} if keys else set()
     if any(one.key in in_use for one in op.held):
