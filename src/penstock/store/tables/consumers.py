@@ -291,7 +291,10 @@ def change_queue(db: Database, op: contract.ChangeQueue) -> bool:
     if op.name not in (None, name) and db.row("queue", {"name": op.name, "context": context}) is not None:
         raise QueueExists(str(op.name), context)
     if outstanding and (op.filter is not None or op.selection is not None):
-        reason = f"cannot change while queue {name} has {outstanding} allocations: pause it until they are acknowledged"
+        reason = (
+            f"cannot change while queue {name} has {outstanding} allocations, which consumers hold or have read ahead: "
+            "let them acknowledge all, and pause the queue before there are more"
+        )
         raise InvalidRequest("filter", reason)
     db.later("change_queue", {"id": op.queue, **{name: getattr(op, name) for name in _CHANGES}})
     return True
