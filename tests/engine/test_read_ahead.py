@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import model
-from penstock.engine import Engine
+from penstock.engine import Engine, read_ahead
 from penstock.engine.context import EngineContext
 from penstock.engine.read_ahead import BATCHES_AHEAD, WINDOWS_MAX
 from penstock.errors import QueueFilterMismatch, ReaderBusy
@@ -245,6 +245,18 @@ async def test_consumers_that_ask_otherwise_get_what_they_ask_for(caller: Caller
     assert bodies(await take(caller, "four")) == left[5:15]
     with pytest.raises(QueueFilterMismatch):
         await take(caller, "five", filter="other")
+
+
+async def test_consumers_of_another_size_get_prepared_batches_when_the_others_have_gone(
+    caller: Caller, context: EngineContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await prepared(caller, context)
+    assert bodies(await take(caller, "two", count=3)) == left[:3]
+    assert [one.count for one in context.read_ahead._windows.values()] == [10]
+    monkeypatch.setattr(read_ahead, "REST_S", 0.0)
+    assert bodies(await take(caller, "three", count=3)) == left[3:6]
+    assert [one.count for one in context.read_ahead._windows.values()] == [3]
+    assert bodies(await take(caller, "four", count=3)) == left[6:9]
 
 
 async def test_a_consumer_of_the_original_is_served_beside_busy_ones(caller: Caller, context: EngineContext) -> None:

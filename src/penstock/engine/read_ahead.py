@@ -32,7 +32,8 @@ AHEAD_BYTES_MAX: Final = 1 << 20
 WINDOWS_MAX: Final = 16
 """Queues with batches that are ready, at a time."""
 REST_S: Final = 1.0
-"""After a batch of an ordered queue was refused, none are prepared for so long: others have its keys."""
+"""After a batch of an ordered queue was refused, none are prepared for so long: others have its keys. And for so long,
+batches of one size stay for consumers of that size, while others ask for another."""
 KNOWN_MAX: Final = 1000
 """Queues whose rules are remembered."""
 IDLE_S_MAX: Final = 60.0
@@ -181,15 +182,20 @@ class ReadAhead:
     def begin(self, request: model.SubscribeQueue, present: EventEncoder | None) -> None:
         """A queue has a backlog: prepare batches like the one that was just handed out."""
         key = request.context, request.queue
-        if not request.several or key in self._windows or self._is_shared() or request.count > self._limits.events_max:
+        if not request.several or self._is_shared() or request.count > self._limits.events_max:
             return
-        if key in self._resting:
-            if self._resting[key] > time.monotonic():
+        now = time.monotonic()
+        if self._resting.get(key, now) > now:
+            return
+        self._resting.pop(key, None)
+        if (window := self._windows.get(key)) is not None:
+            if window.fits(request, present) or now - window.used < REST_S:
                 return
-            del self._resting[key]
+            # Whoever asked for such batches has gone.
+            self.drop(*key)
         if len(self._windows) >= WINDOWS_MAX:
             oldest = min(self._windows, key=lambda one: self._windows[one].used)
-            if time.monotonic() - self._windows[oldest].used < IDLE_S_MAX:
+            if now - self._windows[oldest].used < IDLE_S_MAX:
                 return
             self.drop(*oldest)
         self._windows[key] = window = _Window(request.count, present)
