@@ -283,7 +283,7 @@ def test_a_queue_gets_another_filter_while_nothing_is_held(client: Client, conte
     fill(client, context, "order-1", 2)
     fill(client, context, "cart-1", 2)
     queue = client.queue(context, "work", filter="order-")
-    with queue.next(), pytest.raises(InvalidRequest, match="pause it"):
+    with queue.next(), pytest.raises(InvalidRequest, match="let them acknowledge all, and pause"):
         queue.set_filter("cart-")
     fill(client, context, "order-2", 1)
     queue.set_filter(types=["Counted"], prefixes=["cart-", "order-2"])

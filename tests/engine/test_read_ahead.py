@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import model
-from penstock.engine import Engine
+from penstock.engine import Engine, read_ahead
 from penstock.engine.context import EngineContext
 from penstock.engine.read_ahead import BATCHES_AHEAD, WINDOWS_MAX
 from penstock.errors import QueueFilterMismatch, ReaderBusy
@@ -82,6 +82,73 @@ async def test_consumers_get_each_event_once_and_each_of_them_in_order(
     assert all(one == sorted(one, key=int) for one in found)
     # 300 batches without 300 jobs: the workers do not serve each of them.
     assert asked < 150
+
+
+async def ordered(caller: Caller, context: EngineContext, streams: int = 300, rounds: int = 3) -> None:
+    """An ordered queue of events of many streams, of which the first batch was taken and acknowledged."""
+    for number in range(rounds):
+        for stream in range(streams):
+            await caller.append(f"s{stream}", events(f"{stream}-{number}"))
+    await settle(caller, await take(caller, ordered="stream"))
+    await loaded(context)
+
+
+async def test_of_an_ordered_queue_keys_come_in_order_and_few_batches_cost_a_job(
+    caller: Caller, context: EngineContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    run = context.pool.run
+
+    async def counted(job: Any, *arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await run(job, *arguments)
+
+    await ordered(caller, context)
+    monkeypatch.setattr(context.pool, "run", counted)
+    found: list[str] = []
+    await asyncio.gather(*(drain(caller, f"consumer-{number}", found) for number in range(4)))
+    of_streams: dict[str, list[str]] = {}
+    for text in found:
+        of_streams.setdefault(text.partition("-")[0], []).append(text.partition("-")[2])
+    firsts = {str(number) for number in range(10)}
+    assert of_streams == {str(one): [*"12"] if str(one) in firsts else [*"012"] for one in range(300)}
+    # 89 batches.
+    assert asked < 45
+
+
+async def test_what_is_prepared_of_a_key_waits_for_the_consumer_of_the_key(
+    caller: Caller, context: EngineContext
+) -> None:
+    await ordered(caller, context, streams=25)
+    held = [await take(caller, "one"), await take(caller, "two")]
+    # The third batch has five free keys, and five that the first consumer has.
+    assert [bodies(one)[0] for one in held] == ["10-0", "20-0"]
+    third = await take(caller, "three")
+    busy = {text.partition("-")[0] for one in held for text in bodies(one)}
+    assert bodies(third)
+    assert not busy & {text.partition("-")[0] for text in bodies(third)}
+    assert not context.read_ahead._windows
+    for one in (*held, third):
+        await settle(caller, one)
+    assert sorted(await rest(caller)) == sorted(
+        {f"{stream}-{number}" for stream in range(25) for number in range(3)}
+        - {f"{stream}-0" for stream in range(10)}
+        - {text for one in (*held, third) for text in bodies(one)}
+    )
+
+
+async def test_what_comes_again_in_an_ordered_queue_comes_before_what_is_prepared(
+    caller: Caller, context: EngineContext
+) -> None:
+    await ordered(caller, context)
+    given = await take(caller)
+    await settle(caller, given, Rest.BACK)
+    assert bodies(await take(caller, "two")) == bodies(given)
+    # Nothing is prepared while keys are in the way.
+    assert not context.read_ahead._windows
+    await take(caller, "three")
+    assert not context.read_ahead._windows
 
 
 async def test_what_is_given_back_comes_before_what_is_prepared(caller: Caller, context: EngineContext) -> None:
@@ -178,6 +245,18 @@ async def test_consumers_that_ask_otherwise_get_what_they_ask_for(caller: Caller
     assert bodies(await take(caller, "four")) == left[5:15]
     with pytest.raises(QueueFilterMismatch):
         await take(caller, "five", filter="other")
+
+
+async def test_consumers_of_another_size_get_prepared_batches_when_the_others_have_gone(
+    caller: Caller, context: EngineContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await prepared(caller, context)
+    assert bodies(await take(caller, "two", count=3)) == left[:3]
+    assert [one.count for one in context.read_ahead._windows.values()] == [10]
+    monkeypatch.setattr(read_ahead, "REST_S", 0.0)
+    assert bodies(await take(caller, "three", count=3)) == left[3:6]
+    assert [one.count for one in context.read_ahead._windows.values()] == [3]
+    assert bodies(await take(caller, "four", count=3)) == left[6:9]
 
 
 async def test_a_consumer_of_the_original_is_served_beside_busy_ones(caller: Caller, context: EngineContext) -> None:

@@ -7,14 +7,16 @@ come in order, and to one consumer at a time. Meanwhile the queue gets other nam
 made anew, and delivers again what it has delivered.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from random import Random
 from typing import Final
 
 from penstock import model
 from penstock.engine.queue_jobs import bury_exhausted, plan_settlement, propose, reviving
 from penstock.engine.queues import find_events, runs_of
+from penstock.engine.read_ahead import Ready, prepare
 from penstock.errors import AllocationLost, InvalidRequest, PenstockError
 from penstock.model import Event, Rest, Run, Selection
 from penstock.store import Store
@@ -93,6 +95,8 @@ class History:
     """What was done, for the message of a failure."""
     paused: bool = False
     name: str = "work"
+    ready: deque[Ready] = field(default_factory=deque)
+    """Batches that were prepared ahead. Some changes drop them; otherwise the store notices that they are old."""
 
     def __post_init__(self) -> None:
         self.declare(1)
@@ -108,7 +112,7 @@ class History:
             *(self.append,) * 3,
             *(self.take,) * 6,
             *(self.settle,) * 4,
-            *(self.wait, self.extend, self.pause, self.letters),
+            *(self.wait, self.extend, self.pause, self.letters, self.prepare),
             self.random.choice((self.refilter, self.move, self.rename, self.make_anew, self.replay, self.replay)),
         )
         for _ in range(steps):
@@ -145,13 +149,33 @@ class History:
         self.clock.advance(ms)
         self.steps.append(f"wait {ms}")
 
+    def prepare(self) -> None:
+        count = self.random.choice((1, 2, 5))
+        found = prepare(self.store, self.name, self.context, 0, count, LIMITS, None)
+        self.ready = deque(found.batches)
+        self.steps.append(f"prepare {len(self.ready)} of {count} from {found.queue.position}")
+
+    def _take_ready(self, who: str) -> tuple[tuple[Held, ...], list[Event]]:
+        """The next batch that was prepared, as the engine hands it out."""
+        if who == CONSUMERS[-1] or not self.ready or self.random.random() < 0.2:
+            return (), []
+        ready = self.ready.popleft()
+        given = do_one(self.store, replace(ready.operation, subscriber=who, ttl_ms=TTL_MS))
+        if given == STALE:
+            self.ready.clear()
+            return (), []
+        return tuple(_held(given)), ready.events
+
     def take(self, who: str | None = None, count: int | None = None) -> bool:
         who = who or self.random.choice(CONSUMERS)
         several = who != CONSUMERS[-1]
         count = count or self.random.choice((1, 2, 5, 100))
         request = model.SubscribeQueue(self.context, self.name, who, "", 0, count, TTL_MS, several=several)
-        given, events = allocated(self.store, request, self.bury)
-        self.steps.append(f"take {who} {count}: {[(*one[:3], one.deliveries) for one in given]}")
+        given, events = self._take_ready(who)
+        what = "take what was prepared" if given else "take"
+        if not given:
+            given, events = allocated(self.store, request, self.bury)
+        self.steps.append(f"{what} {who} {count}: {[(*one[:3], one.deliveries) for one in given]}")
         if not given:
             assert not self._holds(who), f"{who} holds something and got nothing"
             return False
@@ -351,6 +375,7 @@ class History:
 
     def _begins_at(self, position: int, *, passes_over: bool = True) -> None:
         """What lies before a position is over if the queue was moved; from there on all begins again."""
+        self.ready.clear()
         for one in self.known.values():
             if one.event.position >= position:
                 one.state, one.comes_back, one.holder = self._state_of(one.event), False, None

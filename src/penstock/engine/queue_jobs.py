@@ -68,6 +68,13 @@ class Proposed(NamedTuple):
     empty: tuple[Run, ...] = ()
     is_exhausted: bool = False
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is more behind it, which can be prepared: no key was in use."""
+        operation = self.operation
+        is_free = isinstance(operation, AllocateParts) and bool(operation.held) and not operation.kept
+        return not self.end and (not self.queue.ordered or is_free)
+
 
 def lookup_queue(store: Store, name: str, context: str | None, view: View | None = None) -> QueueState:
     """The queue of a name among those that the caller may use, or QueueNotFound, or QueueAmbiguous."""
@@ -176,7 +183,7 @@ def _propose_parts(
             window = min(max(room, len(read), 1), left - len(kept))
             page = gather(store, queue.wanted, following, window, limits._replace(bytes_max=max(space, 1)))
             end, following = page.end, page.events[-1].position + 1 if page.events else page.next
-            parts = _parts_of(queue, page.events, now, count)
+            parts = parts_of(queue, page.events, now, count)
             if more := {part.key for part in parts if part.key} - keys:
                 in_use |= store.keys_in_use(queue.id, [*more])
                 keys |= more
@@ -210,7 +217,7 @@ def _first_of(rows: Sequence[Held], count: int) -> Iterator[Held]:
         yield one
 
 
-def _parts_of(queue: QueueState, events: Sequence[Event], now: int, length_max: int) -> list[Part]:
+def parts_of(queue: QueueState, events: Sequence[Event], now: int, length_max: int) -> list[Part]:
     """These events by key, in runs of so many at most; an event that is due later stands alone."""
     parts: list[Part] = []
     open_runs: dict[str, int] = {}

@@ -99,14 +99,14 @@ class QueueRequests:
         if (found := await ahead.next(request, present)) is None:
             return None
         queue, ready = found
-        allocation = await self._context.apply(
-            contract.Allocate(queue.id, request.subscriber, request.ttl_ms, ready.proposal)
-        )
-        if allocation == contract.STALE:
-            ahead.drop(queue.context, queue.name)
+        operation = replace(ready.operation, subscriber=request.subscriber, ttl_ms=request.ttl_ms)
+        result = await self._context.apply(operation)
+        if result == contract.STALE:
+            ahead.refused(queue)
             return None
+        given = _allocations(result)
         delivery = _empty(queue, request.subscriber)
-        return replace(delivery, allocation=allocation, runs=(allocation,), events=ready.events, encoded=ready.encoded)
+        return replace(delivery, allocation=given[0], runs=given, events=ready.events, encoded=ready.encoded)
 
     async def _declare(self, request: model.SubscribeQueue, caller: Caller) -> QueueState:
         _check_rules(request)
@@ -144,11 +144,11 @@ class QueueRequests:
         return queue
 
     async def _in_use(self, name: str, context: str | None, caller: Caller) -> QueueState:
-        """The same, sooner while batches are prepared; then the marker is an old one."""
+        """The same, sooner for a queue in use; then the marker is an old one."""
         return self._known(context, name, caller.view) or await self._lookup(name, context, caller)
 
     def _known(self, context: str | None, name: str, view: View | None) -> QueueState | None:
-        """An unordered queue of which batches are prepared, as it is but for its marker; if the caller may use it."""
+        """A queue in use as it is but for its marker and its dead-letter rule; if the caller may use it."""
         known = self._context.read_ahead.known(context, name)
         return known if known is not None and jobs.is_whole(view, known) else None
 
@@ -190,13 +190,14 @@ class QueueRequests:
     async def settle(self, request: model.SettleQueue, caller: Caller) -> model.Done:
         check_names(queue=request.queue, subscriber=request.subscriber)
         _check_settlement(request)
-        if len(request.runs) == 1 and request.is_all_done:
-            known = self._known(request.context, request.queue, caller.view)
-            if known is not None:
-                await self._context.apply(
-                    contract.Acknowledge(known.id, request.subscriber, *request.runs[0], strict=True)
-                )
-                return model.Done()
+        known = self._known(request.context, request.queue, caller.view)
+        if request.is_all_done and known is not None:
+            done: contract.Operation = contract.Settle(known.id, request.subscriber, tuple(request.runs), strict=True)
+            if len(request.runs) == 1 and not known.ordered:
+                done = contract.Acknowledge(known.id, request.subscriber, *request.runs[0], strict=True)
+            await self._context.apply(done)
+            self._wake(known)
+            return model.Done()
         queue, settle = await self._context.pool.run(queue_jobs.plan_settlement, request, caller.view)
         await self._context.apply(settle)
         if queue.ordered or settle.back:
@@ -361,6 +362,8 @@ class QueueRequests:
     ) -> model.Delivery:
         async def attempt() -> Attempt[model.Delivery]:
             nonlocal acknowledged
+            ahead = self._context.read_ahead
+            changes = ahead.changes
             async with self._locks.turn(request.queue):
                 if isinstance(request, model.SubscribeQueue) and (ready := await self._ready(request, present)):
                     return Attempt(ready, True, EventFilter(ready.context))
@@ -368,8 +371,9 @@ class QueueRequests:
             acknowledged = None
             queue = found.queue
             self._contexts[queue.id] = queue.context
-            if given and not found.end and not queue.ordered and isinstance(request, model.SubscribeQueue):
-                self._context.read_ahead.begin(request, present)
+            ahead.remember(queue, changes)
+            if given and found.goes_on and isinstance(request, model.SubscribeQueue):
+                ahead.begin(request, present)
             delivery = _empty(queue, request.subscriber)
             if given:
                 delivery = replace(delivery, allocation=given[0], runs=given)

@@ -5,7 +5,8 @@ write, and consumers of one queue do not take turns: their allocations and ackno
 compares each batch with the queue's marker and version, as it does with every proposal. It refuses a batch that is out
 of date, and the consumer asks a worker. Whatever changes queues or hides events drops all batches.
 
-Only for a store with one server, and for queues without an order.
+Of an ordered queue the writer also refuses a batch when one of its keys is in use, or when the queue has something to
+hand out that it had before; then nothing is prepared for it for a while. Only for a store with one server.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock import model
 from penstock.engine.jobs import EventEncoder, gather, presented, size_of
-from penstock.engine.queue_jobs import due_of, lookup_queue
+from penstock.engine.queue_jobs import due_of, lookup_queue, parts_of
 from penstock.engine.workers import WorkerPool
 from penstock.errors import PenstockError
 from penstock.model import Encoded, Event, EventFilter, Selection
@@ -30,6 +31,11 @@ AHEAD_BYTES_MAX: Final = 1 << 20
 """Bytes of events that one job prepares."""
 WINDOWS_MAX: Final = 16
 """Queues with batches that are ready, at a time."""
+REST_S: Final = 1.0
+"""After a batch of an ordered queue was refused, none are prepared for so long: others have its keys. And for so long,
+batches of one size stay for consumers of that size, while others ask for another."""
+KNOWN_MAX: Final = 1000
+"""Queues whose rules are remembered."""
 IDLE_S_MAX: Final = 60.0
 """After so long without a consumer, batches that are ready are dropped when another queue needs some."""
 
@@ -43,9 +49,9 @@ ENDS_READ_AHEAD: Final = frozenset(
 
 
 class Ready(NamedTuple):
-    """A batch that nobody has: where the queue's marker must be, what is allocated, and its events."""
+    """A batch that nobody has: the operation that allocates it, without a subscriber, and its events."""
 
-    proposal: Proposal
+    operation: contract.Allocate | contract.AllocateParts
     events: list[Event]
     encoded: Encoded | None
 
@@ -72,7 +78,7 @@ def prepare(
     """Whole batches of `count` events from a position on, or from the queue's marker if that is further."""
     queue = lookup_queue(store, name, context)
     marker = max(position, queue.position)
-    if queue.ordered or queue.paused:
+    if queue.paused:
         return Ahead(queue, [], marker, True, False)
     bytes_max = min(limits.bytes_max, AHEAD_BYTES_MAX)
     page = gather(store, queue.wanted, marker, BATCHES_AHEAD * count, limits._replace(bytes_max=bytes_max))
@@ -83,11 +89,22 @@ def prepare(
         # A consumer gets at most a page at a time, and a scheduled event an allocation of its own.
         if size_of(events) > limits.bytes_max or any(due_of(event) > now for event in events):
             break
-        first, last = events[0].position, events[-1].position
-        proposal = Proposal(Proposal.FRESH, marker, last + 1, first, last, count, queue.version)
-        batches.append(Ready(proposal, *presented(events, present)))
-        marker = last + 1
+        operation = _operation(queue, events, marker, now)
+        batches.append(Ready(operation, *presented(events, present)))
+        marker = events[-1].position + 1
     return Ahead(queue, batches, marker, page.end or not batches, bool(store.exhausted(queue.id, 1)))
+
+
+def _operation(
+    queue: QueueState, events: list[Event], marker: int, now: int
+) -> contract.Allocate | contract.AllocateParts:
+    first, last, version = events[0].position, events[-1].position, queue.version
+    if queue.ordered:
+        held = tuple(parts_of(queue, events, now, len(events)))
+        return contract.AllocateParts(queue.id, "", 0, marker, last + 1, held=held, version=version, ahead=True)
+    return contract.Allocate(
+        queue.id, "", 0, Proposal(Proposal.FRESH, marker, last + 1, first, last, len(events), version)
+    )
 
 
 class _Window:
@@ -110,7 +127,7 @@ class _Window:
             queue is not None
             and (self.count, self.present) == (request.count, present)
             and EventFilter(request.context, request.filter).prefix == queue.filter
-            and not request.ordered
+            and request.ordered in (None, queue.ordered)
             and (request.selection is None or Selection.parsed(request.selection).text == queue.selection)
         )
 
@@ -124,6 +141,11 @@ class ReadAhead:
         self._is_shared = is_shared
         self._limits = limits
         self._windows: dict[tuple[str, str], _Window] = {}
+        self._resting: dict[tuple[str, str], float] = {}
+        """Until when nothing is prepared for some queues."""
+        self._known: dict[tuple[str, str], QueueState] = {}
+        self.changes = 0
+        """How often queues or events have changed."""
 
     def forget(self) -> None:
         """Queues or events change: nothing that was prepared, or is being prepared, may be handed out."""
@@ -131,6 +153,22 @@ class ReadAhead:
             if window.loading is not None:
                 window.loading.cancel()
         self._windows.clear()
+        self._resting.clear()
+        self._known.clear()
+        self.changes += 1
+
+    def remember(self, queue: QueueState, changes: int) -> None:
+        """A queue as a worker has read it, after so many changes."""
+        if changes == self.changes and not self._is_shared():
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[queue.context, queue.name] = queue
+
+    def refused(self, queue: QueueState) -> None:
+        """A batch was out of date."""
+        self.drop(queue.context, queue.name)
+        if queue.ordered:
+            self._resting[queue.context, queue.name] = time.monotonic() + REST_S
 
     def drop(self, context: str, name: str) -> None:
         window = self._windows.pop((context, name), None)
@@ -139,17 +177,25 @@ class ReadAhead:
 
     def known(self, context: str | None, name: str) -> QueueState | None:
         """A queue as it is, but for its marker."""
-        window = self._windows.get((context or "", name))
-        return None if window is None else window.queue
+        return None if self._is_shared() else self._known.get((context or "", name))
 
     def begin(self, request: model.SubscribeQueue, present: EventEncoder | None) -> None:
         """A queue has a backlog: prepare batches like the one that was just handed out."""
         key = request.context, request.queue
-        if not request.several or key in self._windows or self._is_shared() or request.count > self._limits.events_max:
+        if not request.several or self._is_shared() or request.count > self._limits.events_max:
             return
+        now = time.monotonic()
+        if self._resting.get(key, now) > now:
+            return
+        self._resting.pop(key, None)
+        if (window := self._windows.get(key)) is not None:
+            if window.fits(request, present) or now - window.used < REST_S:
+                return
+            # Whoever asked for such batches has gone.
+            self.drop(*key)
         if len(self._windows) >= WINDOWS_MAX:
             oldest = min(self._windows, key=lambda one: self._windows[one].used)
-            if time.monotonic() - self._windows[oldest].used < IDLE_S_MAX:
+            if now - self._windows[oldest].used < IDLE_S_MAX:
                 return
             self.drop(*oldest)
         self._windows[key] = window = _Window(request.count, present)

@@ -422,8 +422,9 @@ class AllocateParts(Operation):
     """Carry out a proposal of several allocations if it still holds.
 
     Either the subscriber holds `own` already, or it takes over `taken`, gets `held`, and the queue keeps `kept` for
-    later; then the marker goes from `marker` to `next`. Answers the subscriber's allocations in order, as Held; None if
-    there are none; or STALE: propose again.
+    later; then the marker goes from `marker` to `next`. If it was proposed `ahead` of the subscriber's request, it does
+    not hold when the queue has something to hand out that it had before. Answers the subscriber's allocations in order,
+    as Held; None if there are none; or STALE: propose again.
     """
 
     queue: int
@@ -436,6 +437,7 @@ class AllocateParts(Operation):
     held: tuple[Part, ...] = ()
     kept: tuple[Part, ...] = ()
     version: int = 0
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

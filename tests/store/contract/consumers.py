@@ -217,6 +217,17 @@ class ConsumerContract(StoreCase):
         assert do_one(store, used) == STALE
         assert isinstance(attempt(store, AllocateParts(99, "ann", TTL_MS, 1, 1)), QueueNotFound)
 
+    def test_a_proposal_that_was_made_ahead_gives_way_to_what_the_queue_had_before(self, store: Store) -> None:
+        interleave(store, "a", "b", "c")
+        queue = made(store)
+        first = AllocateParts(queue.id, "ann", TTL_MS, 1, 2, held=(Part(1, 1, 1, "a"),), ahead=True)
+        assert isinstance(do_one(store, first), tuple)
+        ahead = AllocateParts(queue.id, "bob", TTL_MS, 2, 3, held=(Part(2, 2, 1, "b"),), ahead=True)
+        do_one(store, Settle(queue.id, "ann", ((1, 1),), (Part(1, 1, 1, "a"),)))
+        assert do_one(store, ahead) == STALE
+        assert take(store, queue, "cid", 1).positions == [1]
+        assert isinstance(do_one(store, ahead), tuple)
+
     # -- delays and times
 
     def test_a_delayed_event_comes_when_its_time_has_come_and_not_before(self, store: Store, clock: Clock) -> None:

@@ -195,6 +195,10 @@ def allocate_parts(db: Database, op: contract.AllocateParts, now: int, expires: 
         return contract.STALE
     if op.marker != state[2] and (op.next != op.marker or op.held or op.kept):
         return contract.STALE
+    if op.ahead and (
+        state[3] + len(op.held) > QUEUE_ALLOCATIONS_MAX or db.rows("available", {**queue, "now": now, "limit": 1})
+    ):
+        return contract.STALE
     keys = {one.key for one in (*op.held, *op.kept) if one.key}
     in_use = {key for (key,) in db.rows("keys_in_use", {**queue, "keys": json.dumps([*keys])})} if keys else set()
     if any(one.key in in_use for one in op.held):
@@ -288,7 +292,10 @@ def change_queue(db: Database, op: contract.ChangeQueue) -> bool:
     if op.name not in (None, name) and db.row("queue", {"name": op.name, "context": context}) is not None:
         raise QueueExists(str(op.name), context)
     if outstanding and (op.filter is not None or op.selection is not None):
-        reason = f"cannot change while queue {name} has {outstanding} allocations: pause it until they are acknowledged"
+        reason = (
+            f"cannot change while queue {name} has {outstanding} allocations, which consumers hold or have read ahead: "
+            "let them acknowledge all, and pause the queue before there are more"
+        )
         raise InvalidRequest("filter", reason)
     if op.filter is not None or op.selection is not None:
         _check_letters(db, op, QueueState(*db.row("queue", {"name": name, "context": context})))

@@ -5,7 +5,7 @@ repeat is harmless and which right the request needs, because that holds on ever
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -170,15 +170,11 @@ def _delivery(
     return Delivery(subscriber=subscriber, allocation=held, events=events, **rest)
 
 
-def _delivered(**run: int) -> Allocation:
-    return Allocation(subscriber="", expires=0, **run)
-
-
 def _deliveries(
-    runs: tuple[Allocation, ...], expires: int | None, subscriber: str, events: list[Any], **rest: Any
+    runs: tuple[dict[str, int], ...], expires: int | None, subscriber: str, events: list[Any], **rest: Any
 ) -> Delivery:
     """A delivery of several allocations, which expire together."""
-    held = tuple(replace(one, subscriber=subscriber, expires=expires or 0) for one in runs)
+    held = tuple(Allocation(subscriber=subscriber, expires=expires or 0, **run) for run in runs)
     first = held[0] if held else None
     return Delivery(subscriber=subscriber, allocation=first, runs=held, events=events, **rest)
 
@@ -205,7 +201,7 @@ QE_BINARY: Final = Answer("QE", Delivery, CONTEXT, *WHERE, NOW, _ALLOCATION_ID, 
 _WHOLE_DELIVERY: Final = (CONTEXT, *WHERE, NOW, *_ALLOCATION, _EXPIRES, _DELIVERIES, WHOLE_EVENTS)
 DF: Final = Answer("DF", Delivery, *_WHOLE_DELIVERY, make=_delivery)
 _RUN: Final = (FIRST, LAST, LONG("Count"), LONG("Deliveries"))
-_DELIVERED: Final = rows(_delivered, "RunCount", "runs", *_RUN, to_end=False)
+_DELIVERED: Final = rows(dict, "RunCount", "runs", *_RUN, to_end=False)
 _SEVERAL: Final = (CONTEXT, *WHERE, NOW, _EXPIRES, STRING("Ordered"), _DELIVERED)
 DS: Final = Answer("DS", Delivery, *_SEVERAL, WHOLE_EVENTS, make=_deliveries)
 DK: Final = Answer("DK", Delivery, *_SEVERAL, EVENT_BLOCK, make=_deliveries)

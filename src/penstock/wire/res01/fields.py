@@ -5,9 +5,10 @@ columns of a commit: they check a whole column at once, and look at single frame
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
+from itertools import cycle
 from struct import Struct, unpack
 from typing import Final, NamedTuple, TypeVar
 
@@ -142,8 +143,13 @@ def _text_number(frame: bytes, field: str) -> int:
     return number
 
 
+def _are_plain(frames: list[bytes]) -> bool:
+    """Whether these are decimals of 64 bits, so that `int` reads them."""
+    return all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < LONG_DIGITS
+
+
 def read_text_numbers(frames: list[bytes], field: str) -> list[int]:
-    if all(map(bytes.isdigit, frames)) and max(map(len, frames), default=0) < LONG_DIGITS:
+    if _are_plain(frames):
         return list(map(int, frames))
     return _one_by_one(_text_number, frames, field)
 
@@ -308,6 +314,15 @@ class Fields:
         start = self._at
         self._at = end = start + count
         return self._frames[start:end]
+
+    def number_rows(self, count: int, names: Sequence[str]) -> Iterator[tuple[int, ...]]:
+        """The next rows of numbers. The caller has checked that their frames exist."""
+        frames, width = self.take(count * len(names)), len(names)
+        if self._scalars is TEXT_SCALARS and _are_plain(frames):
+            numbers = map(int, frames)
+        else:
+            numbers = map(self._scalars.read_number, frames, cycle(names))
+        return zip(*[numbers] * width, strict=True)
 
     def events(self, count: int) -> Columns:
         """The next events, whose frames exist. The hot loop of appends: one pass per column."""

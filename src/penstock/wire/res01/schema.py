@@ -6,10 +6,11 @@ stands for. A layout is the fields of a message, or of one row of a list in it, 
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from enum import StrEnum
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -144,7 +145,7 @@ class Field(NamedTuple):
 class Layout:
     """The fields of a message or a row, and the class that they make."""
 
-    __slots__ = ("_has_defaults", "_read", "_text", "_write", "fields", "frames", "make")
+    __slots__ = ("_has_defaults", "_numbers", "_read", "_text", "_write", "fields", "frames", "make")
 
     def __init__(self, make: Callable[..., Any], fields: Iterable[Field]) -> None:
         self.make = make
@@ -155,6 +156,10 @@ class Layout:
         written = [field for field in self.fields if field.get or field.attribute]
         self._write = [(_get(field), field.kind.write, field.default) for field in written]
         kinds = [field.kind for field in written]
+        numbers = [field.attribute for field in self.fields if field.kind in (INT, LONG) and field.get is None]
+        are_numbers = not self._has_defaults and len(numbers) == len(self.fields) > 1 and all(numbers)
+        # Rows of numbers alone are read and written together, which is much faster.
+        self._numbers = attrgetter(*numbers) if are_numbers else None
         self._text: list[tuple[Callable[[Any], Any], Callable[[Any], bytes]]] | None = None
         if not self._has_defaults and all(isinstance(kind, Scalar) for kind in kinds):
             self._text = [(_get(field), cast("Scalar", field.kind).text) for field in written]
@@ -173,6 +178,20 @@ class Layout:
 
     def read(self, fields: Fields) -> Any:
         return self.make(**self.values(fields))
+
+    def read_rows(self, fields: Fields, count: int) -> Iterator[Any]:
+        if self._numbers is None:
+            return (self.read(fields) for _ in range(count))
+        rows = fields.number_rows(count, [field.name for field in self.fields])
+        attributes = [field.attribute for field in self.fields]
+        return (self.make(**dict(zip(attributes, row, strict=True))) for row in rows)
+
+    def write_rows(self, out: Frames, rows: Sequence[Any], dialect: Dialect) -> None:
+        if self._numbers is not None and not dialect.is_binary:
+            out += map(_decimal, chain.from_iterable(map(self._numbers, rows)))
+            return
+        for row in rows:
+            self.write(out, row, dialect)
 
     def write(self, out: Frames, owner: Any, dialect: Dialect) -> None:
         if self._text is not None and not dialect.is_binary:
@@ -208,12 +227,11 @@ class Rows:
     def read(self, fields: Fields, _field: str) -> Any:
         counted = fields.count_to_end if self.to_end else fields.count
         count = counted(self.count, self.layout.frames)
-        return self.collect(self.layout.read(fields) for _ in range(count))
+        return self.collect(self.layout.read_rows(fields, count))
 
     def write(self, out: Frames, value: Sequence[Any], dialect: Dialect) -> None:
         INT.write(out, len(value), dialect)
-        for row in value:
-            self.layout.write(out, row, dialect)
+        self.layout.write_rows(out, value, dialect)
 
 
 @dataclass(frozen=True, slots=True)
