@@ -11,6 +11,7 @@ import pytest
 
 from penstock.engine import Engine, background
 from penstock.engine.background import block_end
+from penstock.engine.context import EngineContext
 from penstock.errors import WriterBusy
 from penstock.model import ANONYMOUS, ANY, Append, Event, EventPage, GetStats, ReadAll, StoreStats, new_event
 from penstock.model.columns import columns_of
@@ -160,17 +161,18 @@ async def test_failures_are_told_once_and_tried_again(
     fill(url, BLOCK)
     monkeypatch.setattr(background, "SEAL_RETRY_S_MIN", 0.001)
     monkeypatch.setattr(background, "SEAL_RETRY_S_MAX", 0.002)
-    failures: list[object] = []
+    failures: list[Transaction] = []
+    write = EngineContext.write
+
+    async def failing(context: EngineContext, transaction: Transaction, size: int = 0) -> list[Any]:
+        if isinstance(transaction.operations[0], Seal) and len(failures) < 5:
+            failures.append(transaction)
+            raise WriterBusy(1)
+        return await write(context, transaction, size)
+
+    # Before the engine starts: the sealer may be done before the test goes on.
+    monkeypatch.setattr(EngineContext, "write", failing)
     async with Engine(url, settings) as engine:
-        write = engine._context.write
-
-        async def failing(*arguments: Any, **more: Any) -> Any:
-            if isinstance(arguments[0].operations[0], Seal) and len(failures) < 5:
-                failures.append(arguments)
-                raise WriterBusy(1)
-            return await write(*arguments, **more)
-
-        monkeypatch.setattr(engine._context, "write", failing)
         await sealed(engine)
     told = [record.getMessage() for record in caplog.records if record.name == "penstock.engine.background"]
     assert len(failures) == 5
