@@ -1,8 +1,8 @@
-"""Access: who comes in, and where each principal may do what.
+"""Access: which clients authenticate, and where each principal may do what.
 
-Principals come from the store, or from a file if `access_file` names one. The engine keeps them in memory, so that to
-authenticate and to check a right cost no read. It learns of changes from its own writes, from other servers' notices
-and, in case these do not arrive, from a look at the store or the file every half second.
+Principals come from the store, or from a file if `access_file` names one. The engine keeps them in memory, so it reads
+nothing to authenticate a client or to check a right. It learns of changes from its own writes, from other servers'
+notices and, in case these do not arrive, from a look at the store or the file every half second.
 
 A store that never had a principal is *open*: every client may do everything. Its first principal closes it for good.
 """
@@ -43,19 +43,19 @@ from penstock.store import Store, contract
 log = logging.getLogger(__name__)
 
 OWN_CHANGE_S: Final = 0.25
-"""How long a sender that has changed its own rights goes on: it gets its answer, and may send what belongs to it."""
+"""How long a sender that has changed its own rights goes on, to get its answer and to send what follows from it."""
 CHECK_S: Final = 0.5
-"""How often the engine looks for expired credentials, and for changes that nobody announced."""
+"""How often the engine looks for expired credentials, and for changes without a notice."""
 TOKEN_BYTES: Final = 32
 TOKEN_ID_BYTES: Final = 9
 ROTATE_S_MAX: Final = 7 * 24 * 3600
 DECIDED_MAX: Final = 1024
-"""Decisions that are remembered for a principal. A name has a kilobyte at most."""
+"""Decisions that the server remembers for a principal. A name has a kilobyte at most."""
 RETRY_MS: Final = 1000
-"""What a client is told to wait for something that is in use, not counted per second."""
+"""How long a client should wait after a refusal by a limit that is not per second, such as `polls_max`."""
 
 NOBODY: Final = Principal("nobody", ())
-"""Who has not authenticated at a server that has principals."""
+"""Stands for all clients that have not authenticated at a server with principals."""
 UNKNOWN: Final = "the token is not valid here: it is wrong, or it was revoked; ask an administrator for another"
 NEEDED: Final = (
     "this server has principals, and this connection has not authenticated: connect with a token "
@@ -67,7 +67,7 @@ class NewToken(NamedTuple):
     id: str
     token: str
     proof: str
-    """What the store or the file keeps of it."""
+    """The SHA-256 of the secret: the store or the file keeps only this."""
 
 
 def new_token() -> NewToken:
@@ -76,9 +76,9 @@ def new_token() -> NewToken:
 
 
 def authorize(principal: Principal, request: Request, needed: Right) -> View | None:
-    """What of the store a request of this principal may use. Raises NotAllowed or NotAuthenticated.
+    """The part of the store that a request of this principal may use. Raises NotAllowed or NotAuthenticated.
 
-    The engine calls it for requests that need a right which the principal does not have everywhere.
+    The engine calls it if the principal does not have the needed right everywhere.
     """
     if request.reach is Reach.STREAM:
         return _stream(principal, request.context, request.stream, needed)  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def authorize(principal: Principal, request: Request, needed: Right) -> View | N
 
 
 def _stream(principal: Principal, context: str, stream: str, needed: Right) -> View:
-    """The same for a request about one stream or log. Most are, and to the same ones again."""
+    """As `authorize`, for a request about one stream or log. Most requests are, and often about the same ones."""
     # Flags are slow to hash and to combine.
     decision = needed._value_, context, stream
     if (view := principal.decided.get(decision)) is not None:
@@ -120,9 +120,9 @@ def _stream(principal: Principal, context: str, stream: str, needed: Right) -> V
 
 
 def own_mark(principal: Principal, request: Request) -> Request:
-    """The request of a principal that may not append everywhere, with its mark and keys as the principal's own.
+    """A request whose mark and keys belong to its principal alone, because that may not append everywhere.
 
-    Otherwise a mark would tell where another principal has written, and could keep it from writing.
+    Otherwise a mark would show where another principal has written, and could keep that one from writing.
     """
     mark, keys = getattr(request, "mark", None), getattr(request, "keys", ())
     if mark is None and not keys:
@@ -144,27 +144,27 @@ def shown(context: str | None, stream: str) -> str:
     return f"{'*' if context is None else context}/{stream}"
 
 
-# --- who is connected -----------------------------------------------------------------------------------------
+# --- connected senders -----------------------------------------------------------------------------------------
 
 
 class Usage:
-    """What one principal has done and is doing on this server, and when it may do more."""
+    """The requests, bytes, connections and polls of one principal on this server, and when it may send more."""
 
     __slots__ = ("busy", "bytes", "bytes_until", "connections", "over", "polls", "requests", "requests_until")
 
     def __init__(self) -> None:
         self.requests = self.bytes = self.busy = 0
         self.over: Counter[str] = Counter()
-        """How often it was over each of its limits."""
+        """How often the principal was over each of its limits."""
         self.connections = self.polls = 0
-        # Each request moves these times on by its share of a second. They may be a second ahead of the clock.
+        # Each request adds its share of a second to these times. They may be a second ahead of the clock.
         self.requests_until = self.bytes_until = 0.0
 
 
 class Login:
-    """A sender on a connection, and who it is.
+    """A sender on a connection, and the principal that it is.
 
-    `ended` is called when it is not that any more: revoked, changed or expired.
+    `ended` is called when the principal was revoked or changed, or the credential has expired.
     """
 
     __slots__ = ("credential", "ended", "ends_at", "expires", "principal", "refusal", "usage")
@@ -179,16 +179,16 @@ class Login:
         self.principal = principal
         self.usage = usage
         self.credential = credential
-        """What it showed; None if its gate decides who it is."""
+        """The credential that it showed; None if its gate decides which principal it is."""
         self.expires = None if credential is None else credential.expires
         self.ended = ended
         self.ends_at: float | None = None
-        """When it ends because of its own change (`time.monotonic`)."""
+        """When it ends because it has changed its own rights (`time.monotonic`)."""
         self.refusal: OverLimit | None = None
-        """What all but a token is answered with: its principal has no room for another connection yet."""
+        """The answer to all its requests but a token, while its principal may have no other connection."""
 
     def admit(self, size: int, requests: int = 1) -> OverLimit | None:
-        """Count a message of so many bytes and requests; the error if the principal must wait."""
+        """Count a message of so many bytes and requests. Returns the error if the principal must wait."""
         usage, limits = self.usage, self.principal.limits
         usage.requests += requests
         usage.bytes += size
@@ -207,7 +207,7 @@ class Login:
         return None
 
     def begin_polls(self, polls: int) -> OverLimit | None:
-        """Count the long polls of a message, until `end_polls`; the error if the principal has too many."""
+        """Count the long polls of a message, until `end_polls`. Returns the error if the principal has too many."""
         maximum = self.principal.limits.polls_max
         if maximum is not None and self.usage.polls + polls > maximum:
             return self.refuse("polls_max", maximum)
@@ -242,7 +242,7 @@ class Known(NamedTuple):
             try:
                 grants = tuple(map(Grant.of, info.grants))
             except InvalidRequest as error:
-                # Of a later version, or damaged: without its grants the principal may do nothing.
+                # A later version wrote them, or they are damaged: without grants the principal may do nothing.
                 log.warning("the grants of principal %s are not understood, so it has none: %s", info.name, error)
                 grants = ()
             principals[info.name] = Principal(info.name, grants, info.limits, info.changed)
@@ -256,16 +256,16 @@ class Access:
         self._file = None if settings.access_file is None else AccessFile(settings.access_file)
         self._known = Known(0, {}, {})
         self.usage: defaultdict[str, Usage] = defaultdict(Usage)
-        """By the principal's name. Names come from administrators, so there are not too many."""
+        """By the principal's name. Only administrators make names, so their number is bounded."""
         self._logins: dict[str, set[Login]] = {}
         self._context: EngineContext | None = None
         self._is_in_doubt = False
-        """Whether a change that was answered as an error may be written."""
+        """Whether the store may have a change that the server answered with an error."""
         self._watching: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
     def start(self, context: EngineContext, state: contract.AccessState) -> None:
-        """Take the principals of the store, or of the file. Raises InvalidRequest for a file that is not readable."""
+        """Take the principals of the store, or of the file. Raises InvalidRequest if it cannot read the file."""
         self._context = context
         self._known = Known.of(state if self._file is None else _state_of(self._file.read()))
         self._watching = asyncio.get_running_loop().create_task(self._watch())
@@ -277,7 +277,7 @@ class Access:
 
     @property
     def is_closed(self) -> bool:
-        """Whether there are principals, so that others may do nothing."""
+        """Whether there are principals, so that all other clients may do nothing."""
         return self._known.version > 0
 
     @property
@@ -290,13 +290,13 @@ class Access:
     def has_credential(self, name: str) -> bool:
         return name in self._known.credentials
 
-    # -- coming in
+    # -- authentication
 
     def arrive(self, fixed: str | None, ended: Callable[[Login], None], ids: Iterable[str] = ()) -> Login:
         """A sender that has shown no token: the principal of a verified certificate or key, else that of its gate.
 
         `ids` are those that the certificate or key may have here. If the principal has too many connections, the
-        sender is nobody, with the refusal.
+        sender is NOBODY, and `refusal` says why.
         """
         if not self.is_closed:
             return self._enter(Login(ANONYMOUS, self.usage[ANONYMOUS.name], ended=ended))
@@ -315,7 +315,7 @@ class Access:
         return self._enter(Login(NOBODY, self.usage[NOBODY.name], ended=ended))
 
     def by_token(self, token: str, ended: Callable[[Login], None], before: Login | None = None) -> Login:
-        """A sender that shows a token, which does not matter to an open server. It takes the place of `before`.
+        """A sender that shows a token, which an open server ignores. It takes the place of `before`.
 
         Raises NotAuthenticated, or OverLimit if the principal has too many connections.
         """
@@ -328,10 +328,10 @@ class Access:
         ids: Iterable[str] = (),
         ended: Callable[[Login], None] | None = None,
     ) -> Login:
-        """The sender of a request that comes alone, as over HTTP, with a token or else one of the credentials.
+        """The sender of a request that belongs to no session, as over HTTP: by a token, else by one of the credentials.
 
-        With `ended`, which is called when it ends, it is connected until it leaves. Raises NotAuthenticated, or
-        OverLimit if the principal has too many connections.
+        With `ended`, which is called when it ends, it counts as a connection until it leaves. Raises NotAuthenticated,
+        or OverLimit if the principal has too many connections.
         """
         credential = None
         if self.is_closed:
@@ -361,7 +361,7 @@ class Access:
 
     def _credential(self, token: str) -> Credential:
         if len(token) > TOKEN_CHARACTERS_MAX:
-            # Whoever has no token may send megabytes: they are not worth a digest.
+            # A client without a token may send megabytes: do not spend a digest on them.
             raise NotAuthenticated(UNKNOWN)
         name, _, secret = token.partition(".")
         found = self._known.credentials.get(name)
@@ -406,7 +406,7 @@ class Access:
         return login
 
     def leave(self, login: Login) -> None:
-        """The sender is gone, or somebody else now."""
+        """The sender is gone, or another principal now."""
         logins = self._logins.get(login.principal.name, set())
         if login in logins:
             logins.discard(login)
@@ -427,15 +427,15 @@ class Access:
         return None if self._file is None else _state_of(self._file.found)
 
     async def change(self, transaction: tuple[contract.Operation, ...], sender: Login | None) -> None:
-        """Write a change. It holds when it is on disk: the writer gives the principals back with it.
+        """Write a change. It holds when it is on disk: the writer returns the principals with it.
 
-        What waits for the workers could keep them busy for long, to delay that it is revoked.
+        The workers do not read them: a principal could keep the workers busy, to delay its own revocation.
         """
         assert self._context is not None
         try:
             *_, found = await self._context.write(contract.Transaction((*transaction, contract.ReadAccess())))
         except PenstockError:
-            # It may be on disk all the same.
+            # The change may be on disk in spite of the error.
             self._is_in_doubt = True
             raise
         self._take(found, sender)
@@ -449,7 +449,7 @@ class Access:
     def _take(self, found: Any, sparing: Login | None = None) -> None:
         """End the senders whose credentials or rights have changed.
 
-        The sender `sparing` ends a moment later: it gets the answer to what it has changed.
+        The sender `sparing` ends a moment later, so that it gets the answer to its change.
         """
         assert isinstance(found, contract.AccessState)
         if found.version > self._known.version:
@@ -459,7 +459,7 @@ class Access:
         for name, usage in self.usage.items():
             before, now = self._known.principals.get(name), known.principals.get(name)
             if before is None or now is None or before.limits != now.limits:
-                # How long it has to wait came from other limits.
+                # The old limits decided how long it has to wait.
                 usage.requests_until = usage.bytes_until = 0.0
         self._known = known
         self._end_stale(sparing)
@@ -470,17 +470,17 @@ class Access:
             if self._is_current(login, now):
                 continue
             if login is sparing and login.ends_at is None:
-                # Once only: who changes its rights again and again ends, too.
+                # Once only: a sender that changes its rights again and again ends, too.
                 login.ends_at = clock + OWN_CHANGE_S
             if login.ends_at is None or login.ends_at <= clock:
                 self.leave(login)
-                # What it has sent and what has not begun yet does not begin any more.
+                # Its requests that have not begun yet do not begin any more.
                 login.principal = NOBODY
                 if login.ended is not None:
                     try:
                         login.ended(login)
                     except Exception:
-                        # It is nobody in any case, and the others must end, too.
+                        # This sender has no rights in any case, and the others must end, too.
                         log.exception("a sender could not be ended")
 
     def _is_current(self, login: Login, now: int) -> bool:
@@ -502,7 +502,7 @@ class Access:
         )
 
     async def _watch(self) -> None:
-        """End what has expired, on time: also while the principals cannot be read, or not soon."""
+        """End senders whose credentials have expired, on time, also while a read of the principals fails or hangs."""
         while True:
             await asyncio.sleep(CHECK_S)
             self._end_stale()
@@ -510,7 +510,7 @@ class Access:
                 self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def _look(self) -> None:
-        """Learn of changes that nobody announced."""
+        """Learn of changes without a notice."""
         assert self._context is not None
         try:
             if self._file is not None:
@@ -537,7 +537,7 @@ def _state_of(file: FileAccess, version: int = 1) -> contract.AccessState:
 
 
 class AccessRequests:
-    """Changes of principals. Each is written with its entry in the audit, and holds here when it is answered."""
+    """Changes of principals. Each is written with its entry in the audit, and holds here before its answer."""
 
     def __init__(self, context: EngineContext, access: Access, audit: Audit) -> None:
         self._context = context
@@ -564,7 +564,7 @@ class AccessRequests:
         return model.Done()
 
     async def drop(self, request: model.DropPrincipal, caller: Caller) -> model.Done:
-        # What is known here needs no worker, which may be busy with requests of whoever is revoked.
+        # For a known principal ask no worker: its own requests may keep the workers busy.
         if self._access.principal(request.name) is None and all(
             one.name != request.name for one in (await self._state()).principals
         ):
@@ -659,13 +659,13 @@ class AccessRequests:
 
 
 def _still_allowed(caller: Caller) -> tuple[contract.Operation, ...]:
-    """What the writer checks before a change: a sender that another change has ended meanwhile may not undo that."""
+    """What the writer checks before a change. A sender that another change has ended meanwhile may not undo that."""
     principal, sender = caller.principal, caller.sender
     if sender is None:
         return ()
     if principal is not ANONYMOUS:
         return (contract.RequireAdministrator(principal.name, sender.credential),)
-    # Who made the first principal still makes the token of it.
+    # The sender that made the first principal may still make its token.
     return () if sender.ends_at is not None else (contract.RequireAdministrator(None),)
 
 

@@ -1,4 +1,4 @@
-"""Principals from a file, for those who manage configuration.
+"""Principals from a file, for operators who manage configuration in files.
 
     [principals.shop]
     grants = ["read,append:shop", "consume:shop/order-*"]
@@ -44,7 +44,7 @@ class AccessFile:
         self.found = FileAccess([], [])
 
     def read(self) -> FileAccess:
-        """What it says. Raises InvalidRequest, with what is wrong and where."""
+        """The principals in the file. Raises InvalidRequest, which says where the mistake is."""
         self._seen = self._stamp()
         content = self._content()
         try:
@@ -56,7 +56,7 @@ class AccessFile:
         return self.found
 
     def changed(self) -> FileAccess | None:
-        """What it says now, if it is another file than before. Raises as `read`, once for each change."""
+        """The principals in the file, if it has changed. Raises as `read`, once for each change."""
         return None if self._stamp() == self._seen else self.read()
 
     def _content(self) -> bytes:

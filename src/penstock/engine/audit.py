@@ -1,7 +1,7 @@
-"""The audit: who changed rights, erased, reset, deleted or cut off what, as events of a context of its own.
+"""The audit: who changed rights, erased, reset, deleted or cut off what, as events of a separate context.
 
-Only the server writes them. An entry is part of the transaction of what it is about, so neither exists without the
-other. A store without principals has no entries: there is nobody to name.
+Only the server writes them. An entry is part of the transaction that it is about, so neither exists without the
+other. A store without principals has no entries: it has no name for the sender.
 """
 
 import json

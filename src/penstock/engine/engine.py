@@ -170,7 +170,7 @@ class Engine:
             raise
 
     async def _tell_arrival(self, arrival: Arrival | None) -> None:
-        """Tell the audit that the store was restored or moved, which whoever owns its files did without a server."""
+        """Tell the audit that the owner of the store's files restored or moved it, without a server."""
         if arrival is None or not self.access.is_closed:
             return
         entry = audit_entry("files", "store", f"store-{arrival.what}", arrival.facts)
@@ -247,7 +247,7 @@ class Engine:
         return reasons
 
     async def refresh_metrics(self) -> None:
-        """Look for what only metrics show. Whoever collects them calls this before."""
+        """Look for what only metrics show. Collectors of metrics call this first."""
         if not self._closing:
             await self._watermarks.look(self.pool, self.identity)
 
@@ -308,7 +308,7 @@ class Engine:
 
     @staticmethod
     def permitted(principal: Principal, request: Request) -> View | None:
-        """What of the store a request may use; None: all that it asks for. Raises NotAllowed or NotAuthenticated."""
+        """The part of the store that a request may use; None: all of it. Raises NotAllowed or NotAuthenticated."""
         needed = request.needs()
         if not principal.may(needed):
             return authorize(principal, request, needed)
@@ -335,7 +335,7 @@ class Engine:
 
     def _begin_reload(self) -> None:
         self._reloading = asyncio.get_running_loop().create_task(self.access.reload())
-        # It fails if the pool is busy or closes; the access looks again by itself.
+        # It fails if the pool is busy or closes; the access looks again soon.
         self._reloading.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _keep_house(self) -> None:

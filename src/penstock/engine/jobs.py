@@ -47,7 +47,7 @@ STEP_S_MAX: Final = 1.0
 NAMES_PER_QUERY: Final = 1000
 
 VIEW_BYTES_MIN: Final = 4096
-"""Records from this length on travel to the server apart from the pickle; for shorter ones a copy costs less."""
+"""Records from this length on travel to the server outside of the pickle; for shorter ones a copy costs less."""
 
 EventEncoder = Callable[[list[Event]], Any]
 """A codec's function of a module that turns events into what its wire has."""
@@ -108,7 +108,7 @@ def read_records(
 
 
 def ask_store(store: Store, method: Callable[..., Any], *arguments: Any) -> Any:
-    """What one method of the store, such as `Store.stats`, answers."""
+    """The answer of one method of the store, such as `Store.stats`."""
     return getattr(store, method.__name__)(*arguments)
 
 
@@ -246,7 +246,7 @@ def is_whole(view: View | None, one: model.SubscriptionInfo | model.QueueInfo | 
 
 
 def owned(view: View, subscriber: str) -> str:
-    """The store's name of a subscriber to what a principal may see a part of: one that this principal has of its own.
+    """The store's name of a subscriber of a principal that may see a part only: no other principal shares it.
 
     Otherwise another principal of the same name for it could move it on over what only this one may see, or would be
     told of this one's selection.

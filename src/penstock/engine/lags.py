@@ -100,7 +100,7 @@ class LagCollector(Collector):
         seconds = GaugeMetricFamily(f"penstock_{kind}_lag_seconds", "Age of the oldest of these events", labels=labels)
         exact = GaugeMetricFamily(f"penstock_{kind}_lag_exact", "0 if there may be more of these events", labels=labels)
         for values, one in found:
-            # What a principal has of its own of all contexts is counted for whoever sees all of it.
+            # A principal's own subscription to all contexts counts only in metrics that may show all of it.
             is_counted = one.context is not None or self._view is None or self._view.has_filter(None, one.filter)
             if is_counted and jobs.is_whole(self._view, one):
                 events.add_metric(values, one.behind)

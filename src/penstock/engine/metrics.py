@@ -21,7 +21,7 @@ from penstock.store.watermarks import Watermark
 COMMIT_S_BOUNDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
 DELAY_S_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 PRINCIPALS_MAX: Final = 200
-"""Principals with series of their own, the first ones that this server has seen; the rest has one together."""
+"""Principals with separate series, the first ones that this server has seen; all others share one series."""
 OTHERS: Final = "(others)"
 """Stands for all principals beyond PRINCIPALS_MAX. No principal can have this name."""
 
@@ -231,7 +231,7 @@ class Metrics(Collector):
         yield from (position, moment)
 
     def _named(self) -> frozenset[str]:
-        """The principals with series of their own. A principal never loses them."""
+        """The principals with separate series. A principal never loses them."""
         return frozenset(islice(self.usage, PRINCIPALS_MAX))
 
     def _bounded(self, counts: Mapping[str, int]) -> Counter[str]:

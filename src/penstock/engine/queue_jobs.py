@@ -1,8 +1,8 @@
-"""What worker processes do for queues: what a consumer gets next, and what becomes of events that it gives back.
+"""The work of worker processes for queues: find a consumer's next events, and carry out the outcomes of its last ones.
 
-An ordered queue has allocations of the events of one key each, and hands out one of a key at a time. When a consumer
-asks, the events behind the marker are divided by key: what the consumer gets, and what waits for others of its key. An
-event that is due later gets an allocation of its own in every queue.
+In an ordered queue each allocation has events of one key, and the queue hands out one allocation of a key at a time.
+When a consumer asks, the worker divides the events behind the marker by key: the consumer gets those of free keys, and
+the others wait for earlier ones of their key. In every queue an event that is due later gets a separate allocation.
 """
 
 import json
@@ -43,7 +43,7 @@ from penstock.store.tables.consumers import QUEUE_ALLOCATIONS_MAX
 AllocationRequest = model.SubscribeQueue | model.AcknowledgeQueue
 
 NEAR_POSITIONS: Final = 256
-"""Allocations that are not farther apart are read in one go."""
+"""A worker reads allocations that are not farther apart with one read."""
 AHEAD_EVENTS_MAX: Final = 1000
 """Events that one step reads for a consumer because others have their keys."""
 BURIED_RUNS_MAX: Final = 100
@@ -52,11 +52,11 @@ NOT_ACKNOWLEDGED: Final = "delivered {} times and never acknowledged"
 
 
 class Proposed(NamedTuple):
-    """What a consumer gets next: the operation that allocates it, and its events.
+    """The next events of a consumer, and the operation that allocates them.
 
     Without an operation there is nothing to write. `end`: the history ended; `expires_in`: in how many ticks an
-    allocation expires. `empty` are allocations whose events were all erased. `is_exhausted`: first, set aside what
-    expired too often.
+    allocation expires. `empty` are allocations whose events were all erased. `is_exhausted`: first, set aside the
+    allocations that expired too often.
     """
 
     queue: QueueState
@@ -154,7 +154,7 @@ def _propose_parts(
     limits: ReadLimits,
     present: EventEncoder | None,
 ) -> Proposed:
-    """What the subscriber holds; else what others have given back or let expire, and then what comes next."""
+    """What the subscriber holds already; else what other consumers gave back or let expire; else the next events."""
     marker, version = queue.position, queue.version
     base = AllocateParts(queue.id, request.subscriber, request.ttl_ms, marker, marker, version=version)
     now = store.now()
@@ -307,11 +307,11 @@ def _empty_of(queue: QueueState, rows: Sequence[Held], events: Sequence[Event]) 
     return tuple(one.run for one in rows if not any(_within(queue, (one,), events)))
 
 
-# --- what comes back ------------------------------------------------------------------------------------------
+# --- outcomes of batches ------------------------------------------------------------------------------------------
 
 
 def bury_exhausted(store: Store, queue: QueueState, limits: ReadLimits) -> Settle | None:
-    """The operation that sets aside what expired too often, event by event; None if there is nothing."""
+    """The operation that sets aside allocations that expired too often, event by event; None if there are none."""
     events, rows = events_of(store, queue, store.exhausted(queue.id, BURIED_RUNS_MAX), limits.bytes_max)
     if not rows:
         return None
@@ -349,7 +349,7 @@ def plan_settlement(store: Store, request: model.SettleQueue, view: View | None)
 
 
 class _Outcomes:
-    """What becomes of the events of a batch."""
+    """The outcome of each event of a batch."""
 
     def __init__(self, queue: QueueState, request: model.SettleQueue, now: int) -> None:
         self.back: list[Part] = []
@@ -430,7 +430,7 @@ def parts_again(store: Store, queue: QueueState, events: Sequence[Event]) -> lis
 def preview(
     store: Store, queue: QueueState, wanted: EventFilter, position: int, view: View | None
 ) -> model.QueuePreview:
-    """What a queue would deliver with another filter, or from another position on."""
+    """The events that a queue would deliver with another filter, or from another position on."""
     lag = store.lag(wanted.seen_by(view), position)
     behind_ms = 0 if lag.oldest is None else max(0, store.now() - lag.oldest) // TICKS_PER_MS
     allocations, letters = store.outstanding(queue.id), store.count_letters(queue.id)

@@ -183,7 +183,7 @@ class QueueRequests:
         return contract.Settle(queue.id, subscriber, ((first, last),), strict=strict)
 
     def _wake(self, queue: QueueState) -> None:
-        """What waited for a key may be available now."""
+        """Allocations that waited for a key may be available now."""
         if queue.ordered:
             self._context.wakeups.wake_all(queue.context)
 

@@ -1,12 +1,13 @@
-"""What consumers of a queue will ask for next, read and encoded before they ask.
+"""The next batches of a queue, read and encoded before its consumers ask for them.
 
 While a queue has a backlog, one job of a worker prepares many batches. A consumer then gets the next one with a single
 write, and consumers of one queue do not take turns: their allocations and acknowledgements share commits. The writer
 compares each batch with the queue's marker and version, as it does with every proposal. It refuses a batch that is out
-of date, and the consumer asks a worker. Whatever changes queues or hides events drops all batches.
+of date, and the consumer asks a worker. Every write that changes queues or hides events drops all batches.
 
-Of an ordered queue the writer also refuses a batch when one of its keys is in use, or when the queue has something to
-hand out that it had before; then nothing is prepared for it for a while. Only for a store with one server.
+The writer also refuses a batch of an ordered queue when one of its keys is in use, or when the queue has earlier events
+to hand out. Then the server prepares no batches of this queue for a while. It does all this only while it is alone on
+its store.
 """
 
 import asyncio
@@ -32,12 +33,12 @@ AHEAD_BYTES_MAX: Final = 1 << 20
 WINDOWS_MAX: Final = 16
 """Queues with batches that are ready, at a time."""
 REST_S: Final = 1.0
-"""After a batch of an ordered queue was refused, none are prepared for so long: others have its keys. And for so long,
-batches of one size stay for consumers of that size, while others ask for another."""
+"""How long the server prepares no batches of an ordered queue after one was refused, because consumers have its keys.
+Also how long batches of one size stay for consumers of that size, while other consumers ask for another size."""
 KNOWN_MAX: Final = 1000
 """Queues whose rules are remembered."""
 IDLE_S_MAX: Final = 60.0
-"""After so long without a consumer, batches that are ready are dropped when another queue needs some."""
+"""After so long without a consumer, a queue loses its batches when another queue needs some."""
 
 ENDS_READ_AHEAD: Final = frozenset(
     {
@@ -45,11 +46,11 @@ ENDS_READ_AHEAD: Final = frozenset(
         *(contract.MoveQueue, contract.ChangeQueue, contract.DeleteQueue),
     }
 )
-"""Operations after which nothing that was prepared may be handed out."""
+"""Operations after which the server may hand out no batch that it had prepared before."""
 
 
 class Ready(NamedTuple):
-    """A batch that nobody has: the operation that allocates it, without a subscriber, and its events."""
+    """A prepared batch: the operation that allocates it, still without a subscriber, and its events."""
 
     operation: contract.Allocate | contract.AllocateParts
     events: list[Event]
@@ -57,7 +58,7 @@ class Ready(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What a job has prepared. `next` is where to go on; `end`: there is no more that could be prepared now."""
+    """The batches that a job has prepared. `next` is where to go on; `end`: now there are no more to prepare."""
 
     queue: QueueState
     batches: list[Ready]
@@ -86,7 +87,7 @@ def prepare(
     batches: list[Ready] = []
     for start, end in pairwise(range(0, len(page.events) + 1, count)):
         events = page.events[start:end]
-        # A consumer gets at most a page at a time, and a scheduled event an allocation of its own.
+        # A consumer gets at most a page at a time, and a scheduled event needs a separate allocation.
         if size_of(events) > limits.bytes_max or any(due_of(event) > now for event in events):
             break
         operation = _operation(queue, events, marker, now)
@@ -121,7 +122,7 @@ class _Window:
         self.used = time.monotonic()
 
     def fits(self, request: model.SubscribeQueue, present: EventEncoder | None) -> bool:
-        """Whether a consumer asks for what is prepared, and for the queue as it is."""
+        """Whether a consumer asks for batches such as these, and names no other rules than the queue has."""
         queue = self.queue
         return (
             queue is not None
@@ -142,13 +143,13 @@ class ReadAhead:
         self._limits = limits
         self._windows: dict[tuple[str, str], _Window] = {}
         self._resting: dict[tuple[str, str], float] = {}
-        """Until when nothing is prepared for some queues."""
+        """Until when the server prepares no batches of some queues."""
         self._known: dict[tuple[str, str], QueueState] = {}
         self.changes = 0
         """How often queues or events have changed."""
 
     def forget(self) -> None:
-        """Queues or events change: nothing that was prepared, or is being prepared, may be handed out."""
+        """Queues or events change: hand out no batch that is prepared, or that a job is preparing."""
         for window in self._windows.values():
             if window.loading is not None:
                 window.loading.cancel()
@@ -191,7 +192,7 @@ class ReadAhead:
         if (window := self._windows.get(key)) is not None:
             if window.fits(request, present) or now - window.used < REST_S:
                 return
-            # Whoever asked for such batches has gone.
+            # The consumers that asked for such batches have gone.
             self.drop(*key)
         if len(self._windows) >= WINDOWS_MAX:
             oldest = min(self._windows, key=lambda one: self._windows[one].used)

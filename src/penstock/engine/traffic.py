@@ -1,11 +1,11 @@
-"""Requests in flight: where the time of each goes, and what a gate tells of them when they are answered.
+"""Requests in flight: where the time of each goes, and what a gate reports about a message after its answers.
 
-A gate gives each message a trace, and what makes its requests wait adds to it. The trace of the request that runs is in
-a context variable, so that no layer has to pass it on. Lines of the log get its id from there, too.
+A gate gives each message a trace, and every part that makes its requests wait adds to it. A context variable has the
+trace of the request that runs, so that no layer has to pass it on. Lines of the log get its id from there, too.
 
 At debug level every message has a line. A message on which the server itself spent more than `slow_request_ms` has a
 warning with what it waited for, within the limits for lines about peers. No line has bodies or tokens. Observers, such
-as those that make spans of OpenTelemetry, get the same facts. Without both a message costs two looks at the clock.
+as those that make spans of OpenTelemetry, get the same facts. Without both a message costs two reads of the clock.
 """
 
 import logging
@@ -26,7 +26,7 @@ from penstock.tcp import PeerLog
 log = logging.getLogger(__name__)
 
 NOTED_S_MIN: Final = 0.001
-"""Gates, the writer and the log leave shorter waits out. Most requests have no others, and cost next to nothing."""
+"""Gates, the writer and the log leave out shorter waits. Most requests have only such, and cost next to nothing."""
 
 CONNECTION: Final = "connection"
 WRITER: Final = "writer"
@@ -44,9 +44,9 @@ WAITS: Final = {
     TURN: "for other requests about the same subscription, queue or iterator",
     EVENTS: "for events",
 }
-"""What a request waits for, in words."""
+"""Reasons why a request waits, in words."""
 OWN_WAITS: Final = (CONNECTION, EVENTS)
-"""Waits that the client has caused: a long poll is not slow, nor is a request behind others of its connection."""
+"""Waits that the client causes: a long poll is not slow, and neither is a request behind others of its connection."""
 
 _RUN: Final = secrets.token_hex(3)
 """Tells the ids of this process from those of others."""
@@ -61,16 +61,16 @@ class Trace(msgspec.Struct):
 
     since: float = msgspec.field(default_factory=time.monotonic)
     spent: dict[str, float] | None = None
-    """Seconds by what they were spent on; of requests of one message together."""
+    """Seconds by the reason of the wait; all requests of one message together."""
     client_s: float = 0.0
     """Those of them that the client has caused."""
     principal: str | None = None
-    """Who sends it, where only the request itself tells, as over HTTP."""
+    """The sender, if each request names its own, as over HTTP."""
     _number: int | None = None
 
     @property
     def id(self) -> str:
-        """It has a number once somebody asks for it."""
+        """The trace gets a number at the first use of its id."""
         if self._number is None:
             self._number = next(_NUMBERS)
         return f"{_RUN}-{self._number:x}"
@@ -110,7 +110,7 @@ def note(what: str, seconds: float) -> None:
         trace.waited(what, seconds)
 
 
-# --- what a gate tells ----------------------------------------------------------------------------------------
+# --- reports of gates ----------------------------------------------------------------------------------------
 
 OK: Final = "ok"
 GONE: Final = "the client has gone"
@@ -118,7 +118,7 @@ GONE: Final = "the client has gone"
 
 
 class Peer(Protocol):
-    """Who is at the other end of a connection."""
+    """The other end of a connection."""
 
     id: str
     peer: str
@@ -126,7 +126,7 @@ class Peer(Protocol):
 
 
 class Finished(NamedTuple):
-    """A message that is answered, or given up because its connection has ended."""
+    """A message that has its answers, or that the server gave up because its connection ended."""
 
     gate: str
     id: str
@@ -141,7 +141,7 @@ class Finished(NamedTuple):
     outcome: str
     """`ok`, or the name of the first error."""
     headers: Mapping[str, str] = {}
-    """Those of HTTP that belong to traces."""
+    """The headers of HTTP that belong to traces."""
 
     @property
     def context(self) -> str | None:
@@ -168,7 +168,7 @@ class Traffic:
         self._slow_log = PeerLog(log, gate, left_out="%s had %s more slow requests")
 
     def done(self, trace: Trace, answered: float | None = None) -> bool:
-        """Count a message that has all its answers; whether to `tell` of it. Whoever begins one adds to `in_flight`.
+        """Count a message that has all its answers; whether to `tell` of it. Its gate has added it to `in_flight`.
 
         `answered` is when an answer began, if it takes as long as its reader wants.
         """
@@ -177,7 +177,7 @@ class Traffic:
         if trace.client_s:
             own_s = trace.own_s(own_s)
         self._seconds.add(own_s)
-        # Somebody may want to know of every message, and not only of slow ones.
+        # Observers and the debug log want every message, not only the slow ones.
         return own_s >= self._slow_s or bool(self._observers) or log.isEnabledFor(logging.DEBUG)
 
     def tell(

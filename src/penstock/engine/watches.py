@@ -1,4 +1,4 @@
-"""What the engine looks at for its metrics only: how late its event loop is, and the store's watermarks."""
+"""Figures that the engine needs for its metrics only: how late its event loop is, and the store's watermarks."""
 
 import asyncio
 import time
