@@ -141,7 +141,7 @@ encode_plain_lines: Final = msgspec.json.Encoder().encode_lines
 decode_any: Final = msgspec.json.Decoder().decode
 decode_plain: Final = msgspec.json.Decoder(float_hook=plain_float).decode
 NOT_PLAIN: Final = (ValueError, TypeError, RecursionError)
-"""What encoding and decoding raise for values that these do not handle, valid or not."""
+"""Errors of the encoder and decoder for values that they do not handle, valid or not."""
 
 
 def is_shallow(text: bytes) -> bool:
@@ -446,7 +446,7 @@ def check_kinds(values: Iterable[Any]) -> None:
 
 
 def plain_ids(texts: Sequence[Any]) -> list[bytes]:
-    """The ids that texts are; a new one where there is none."""
+    """The ids in texts; a new one for an empty text."""
     check_kinds(texts)
     if not all(texts):
         return [plain_ids([text])[0] if text else random_id() for text in texts]

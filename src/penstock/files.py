@@ -235,7 +235,7 @@ def atomic_write(
 ) -> Iterator[BufferedWriter]:
     """A file that replaces the one at a path when it is whole. After an error the old one is unchanged.
 
-    Until then it is beside it, or at `aside`, for its owner only; a `public` one gets the permissions of the old file.
+    Until then it is next to it, or at `aside`, for its owner only; a `public` one gets the permissions of the old file.
     """
     aside = aside or path.with_name(f"{path.name}.new")
     file = created(aside, "wb")

@@ -4,7 +4,7 @@ Each message that a gate has answered becomes a span, made when its times are kn
 request's headers over HTTP, and of an append to the trace in the headers of its first event. The metrics are those of
 `/metrics`; histograms stay there, but for the times of requests.
 
-OpenTelemetry is loaded only if it is asked for. A server that is not asked has no observer, and pays nothing.
+A server loads OpenTelemetry only if a setting asks for it. Otherwise it has no observer, and pays nothing.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Telemetry:
     async def stop(self) -> None:
         """Send what is collected, if that is possible soon."""
         self._engine.metrics.observers.clear()
-        # A receiver that does not answer must not keep the server: nobody waits for a daemon.
+        # A receiver that does not answer must not keep the server: a process ends without waiting for daemon threads.
         sending = threading.Thread(target=self._shutdown, name="penstock-telemetry", daemon=True)
         sending.start()
         await asyncio.to_thread(sending.join, STOP_S_MAX)
@@ -154,7 +154,7 @@ class Spans:
         parent = self._propagator.extract(told.headers, Context()) if told.headers else _appended_in(told)
         span = self._tracer.start_span(
             told.command.partition(" ")[0],
-            # The server has no span of its own that this one could belong to.
+            # The server has no other span that this one could belong to.
             context=parent or Context(),
             kind=SpanKind.SERVER,
             attributes=_attributes(told),
@@ -166,7 +166,7 @@ class Spans:
 
 
 def _attributes(told: Finished) -> dict[str, str | int | float]:
-    """What of a message is in its span: no bodies and no tokens."""
+    """The facts of a message that its span gets: no bodies and no tokens."""
     found: dict[str, str | int | float | None] = {
         "penstock.gate": told.gate,
         "penstock.command": told.command,

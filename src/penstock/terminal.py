@@ -95,7 +95,7 @@ class JsonLines(logging.Formatter):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """Facts of a record beside its message, by name."""
+    """Facts of a record in addition to its message, by name."""
     fields: dict[str, object] = dict(getattr(record, "fields", None) or {})
     request = getattr(record, "request", None)
     return fields if request is None else {"request": request, **fields}

@@ -213,7 +213,7 @@ def _value(table: str, column: str, value: Any) -> Any:
 
 
 def _check_access(tables: dict[str, list[tuple[Any, ...]]]) -> None:
-    """Raise ValueError for principals that no store has written: nobody must come in through them."""
+    """Raise ValueError for principals that no store has written, so that a forged backup cannot grant rights."""
     versions, principals, credentials = (tables[name] for name in ACCESS_TABLES)
     if len(versions) > 1 or any(version < 1 for (version,) in versions):
         raise ValueError("its table access does not have one time")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ANSWER_S_MAX: Final = 30.0
 """How long one request may take, including attempts to connect again."""
 FILE_CHARACTERS_MAX: Final = 1000
-"""What is read of a file with a token."""
+"""Characters that a command reads of a file with a token."""
 LOCAL: Final = ("sqlite:", "postgresql:", "postgres:")
 """Schemes of stores, which need no server."""
 EVERYWHERE: Final = ("0.0.0.0", "[::]")  # noqa: S104 - where a server listens, not where we do
@@ -95,7 +95,7 @@ def default_url() -> str:
     host, _, port = address.rpartition(":")
     if port == "0":
         refuse(f"mq = {address!r} means any free port: name the server with --url penstock://HOST:PORT")
-    # The server's own certificate is there to be trusted, whoever has signed it.
+    # Trust the server's own certificate, whatever authority has signed it.
     tls = "" if settings.tls_cert is None else f"?tls&tls_ca={quote(str(settings.tls_cert))}"
     return f"penstock://{'127.0.0.1' if host in EVERYWHERE else host}:{port}{tls}"
 

@@ -147,7 +147,7 @@ def remark(line: str) -> None:
 
 
 def need_yes(yes: bool, why: str) -> None:
-    """Refuse what needs an answer where nobody can give one."""
+    """Refuse a command that needs an answer if no person can give one."""
     if not yes and not can_ask():
         refuse(f"{why}: use --yes to do it without a question")
 

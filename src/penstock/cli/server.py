@@ -98,7 +98,7 @@ def _request(method: str, path: str, member: str, http: str | None, config: Path
     except ValueError as error:
         refuse(f"--http {named}: {error}")
     if tls is None and settings.tls_cert is not None:
-        # The server's own certificate is there to be trusted, whoever has signed it.
+        # Trust the server's own certificate, whatever authority has signed it.
         tls = TlsOptions(str(settings.tls_cert))
     host, number = host_and_port(address)
     try:

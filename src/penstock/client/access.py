@@ -10,7 +10,7 @@ from penstock.model import NO_LIMITS, Done, Limits, grants_of, ticks_of_time
 
 
 class AsyncAccess:
-    """Who may come in, and what they may do where. It needs the right `admin` everywhere."""
+    """The principals of a store, their grants and credentials. All calls need the right `admin` everywhere."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls

@@ -382,7 +382,7 @@ class AsyncClient:
     # -- inventory
 
     async def whoami(self) -> model.Identity:
-        """Which principal this client is, and what it may do."""
+        """Get the principal that this client is, and its grants."""
         return await self._calls.ask(model.WhoAmI(), model.Identity)
 
     async def stats(self) -> model.StoreStats:

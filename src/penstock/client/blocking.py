@@ -1,7 +1,7 @@
 """A connection to the MQ gate for plain calls: no event loop, no other thread between the caller and the socket.
 
 Threads may share it. Each sends its own requests. One of those that wait for an answer leads: it reads for all of them,
-and another one leads when its own answer has come. What the system does not take at once is sent by whoever waits.
+and another one leads when its own answer has come. A waiting thread sends bytes that the system did not take at once.
 
 An interrupt may come anywhere. It gives the caller's own request up. If it comes between two steps that belong
 together, so that bytes of a message may be missing, the connection ends.
@@ -77,7 +77,7 @@ class Waiter:
         self._bell: Any = None
 
     def sleep(self, seconds: float) -> None:
-        """Wait until somebody calls `wake`. The first time it returns at once: the caller has to look again."""
+        """Wait until another thread calls `wake`. The first time it returns at once: the caller has to look again."""
         if self._bell is None:
             # Most threads never sleep: they lead.
             bell = threading.Lock()
@@ -123,7 +123,7 @@ class Flag:
 
 
 class BlockingLink:
-    """One connection. What belongs together is done under its lock; the leader alone reads."""
+    """One connection. Its lock keeps steps that belong together from mixing; only the leader reads."""
 
     def __init__(self, host: Host, stream: Stream) -> None:
         self.host = host
@@ -135,10 +135,10 @@ class BlockingLink:
         self._lock = threading.RLock()
         self._leader: Waiter | None = None
         self._inside: dict[Waiter, int] = {}
-        """Who may use the socket, and in which thread. The last to leave closes it, once the connection has ended."""
+        """The waiters that may use the socket, with their threads. The last to leave an ended connection closes it."""
         self._for_room: set[Waiter] = set()
         self._out = bytearray()
-        """What waits to be sent."""
+        """Bytes that wait to be sent."""
         self._is_sending = self._is_reading = False
         """Set while bytes are between the socket and this object. If an interrupt leaves it set, they are lost."""
         self._cannot_send = False
@@ -152,7 +152,7 @@ class BlockingLink:
 
     def keep(self) -> None:
         """Keep the connection while nothing is sent."""
-        # The thread has no reference of its own, so an unclosed client can be collected.
+        # The thread holds only a weak reference, so an unclosed client can be collected.
         arguments = weakref.ref(self), self._over
         threading.Thread(target=_keep, args=arguments, name="penstock-client-pings", daemon=True).start()
 
@@ -184,7 +184,7 @@ class BlockingLink:
         raise outcome
 
     def replaced(self) -> None:
-        """There is another connection now. What still waits for answers here is in doubt."""
+        """There is another connection now. Requests that still wait for answers here are in doubt."""
         self._end(Reason.SOCKET_ERROR, CloseReason.LOST)
 
     def drop(self) -> None:
@@ -318,7 +318,7 @@ class BlockingLink:
         try:
             return self._stream.send(data)
         except OSError:
-            # The server's last words may still be there to be read. Who reads notices the end.
+            # The server's last bytes may still be there to read. The reader notices the end.
             self._cannot_send = True
             return 0
 

@@ -38,7 +38,7 @@ class CurveOptions(NamedTuple):
 
 
 def curve_options(query: str) -> CurveOptions:
-    """What the query of a URL says. Raises ValueError with the reason."""
+    """The options of CURVE in the query of a URL. Raises ValueError with the reason."""
     found: dict[str, str] = {}
     for part in query.split("&"):
         name, _, value = part.partition("=")

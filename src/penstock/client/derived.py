@@ -50,7 +50,7 @@ def derived(call: F, source: Callable[..., Any], result: Callable[[Any], Any] = 
 
 
 def redirected(method: F, target: Callable[[Any], Any]) -> F:
-    """A derived method that works on another object: the target of its own."""
+    """A derived method that works on another object, which `target` finds from the first one."""
     made = cast("_Derived", method)
     call = made.call
 

@@ -1,7 +1,7 @@
 """The client for plain code: each call returns when it is done.
 
 It runs the coroutines of the client for event loops. Over `penstock://` a call needs no event loop: its transport
-blocks, so its coroutine never suspends. What reads or sends ahead, and all other URLs, run on a loop in a thread.
+blocks, so its coroutine never suspends. Calls that read or send ahead, and all other URLs, run on a loop in a thread.
 
 No call is written twice: `blocking`, `iterating`, `flattening` and `wrapping` turn methods of that client into plain
 ones with the same parameters and types.
@@ -308,7 +308,7 @@ def _items(pages: Iterator[list[T]]) -> Iterator[T]:
 
 
 def on_loop(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method of the client that runs tasks of its own, and needs an event loop for them."""
+    """A method of the client that starts tasks, and needs an event loop for them."""
     return redirected(method, lambda client: client._on_loop())
 
 
@@ -494,7 +494,7 @@ class LogIterator(Blocking[AsyncLogIterator]):
 
 
 class Access(Blocking[AsyncAccess]):
-    """Who may come in, and what they may do where. It needs the right `admin` everywhere."""
+    """The principals of a store, their grants and credentials. All calls need the right `admin` everywhere."""
 
     put = blocking(AsyncAccess.put)
     revoke = blocking(AsyncAccess.revoke)
@@ -536,7 +536,7 @@ class Client(Blocking[AsyncClient]):
             raise
 
     def _on_loop(self) -> Blocking[AsyncClient]:
-        """A client on a loop in a thread, for what reads or sends ahead. It connects by itself."""
+        """A client on a loop in a thread, with another connection, for calls that read or send ahead."""
         with self._lock:
             if self._closed or self._process != os.getpid():
                 raise ClientClosed

@@ -78,7 +78,7 @@ WAYS: Final = "use penstock://HOST:PORT, zmq+tcp://HOST:PORT, sqlite:///DIR or p
 
 
 class Channel(ABC):
-    """What calls need to reach one Penstock. Calls wait in these coroutines only.
+    """The way of calls to one Penstock. Calls wait in these coroutines only.
 
     Those of a `Transport` suspend on its event loop. Those of `blocking.BlockingTransport` block and never suspend, so
     that calls over it need no event loop.
@@ -86,7 +86,7 @@ class Channel(ABC):
 
     url: str
     token: TokenRequest | None = None
-    """What it shows on each connection before anything else but the hello."""
+    """The token that it shows on each connection, right after the hello."""
 
     @abstractmethod
     def now(self) -> float:
@@ -612,7 +612,7 @@ def transport_to(url: str, token: Token | None = None) -> Transport:
 
 
 class _Place(NamedTuple):
-    """What a URL with one host says. `options` are those of TLS or CURVE."""
+    """The parts of a URL with one host. `options` are those of TLS or CURVE."""
 
     scheme: str
     host: Host

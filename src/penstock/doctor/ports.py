@@ -90,7 +90,7 @@ def _listener(gate: str, host: str, number: int, tls_cert: Path | None) -> str |
     try:
         scheme = "zmq+tcp" if gate == "res" else "penstock"
         tls_part = "" if tls_cert is None else f"?tls&tls_ca={quote(str(tls_cert))}"
-        # Nobody knows what listens there: it gets no token.
+        # Another program may listen there: send it no token.
         url = f"{scheme}://{place}{tls_part}"
         with connect(url, token="", timeout=ANSWER_S_MAX, retries=False) as client:
             return f"a Penstock server with store {client.stats().store_id}"

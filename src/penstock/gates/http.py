@@ -199,14 +199,14 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = (), console:
         collector(registry=process)
 
     def sender(request: Request) -> Login:
-        """Who sends a request. Raises NotAuthenticated or OverLimit."""
+        """The sender of a request. Raises NotAuthenticated or OverLimit."""
         login = known_sender(engine, request)
         if (refusal := login.admit(0)) is not None:
             raise refusal
         return login
 
     def allowed(request: Request, right: Right) -> Login:
-        """Who sends a request about the whole server. Raises NotAllowed, NotAuthenticated or OverLimit."""
+        """The sender of a request about the whole server. Raises NotAllowed, NotAuthenticated or OverLimit."""
         login = sender(request)
         view = login.principal.views.get(right)
         if view is None or EVERYWHERE not in view.scopes:
@@ -265,7 +265,7 @@ def application(engine: Engine, servers: Sequence[TcpServer[Any]] = (), console:
 
 
 def known_sender(engine: Engine, request: Request, ended: Callable[[Login], None] | None = None) -> Login:
-    """Who sends a request. Raises NotAuthenticated, or OverLimit if it is connected with `ended`."""
+    """The sender of a request. Raises NotAuthenticated; with `ended`, which makes it a connection, also OverLimit."""
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind and kind.lower() != "bearer":
         # Not repeated: it may be a token without its word.
@@ -501,7 +501,7 @@ class Guard:
         # A WebSocket has no method, and is not safe.
         if refusal is None and scope.get("method") not in SAFE_METHODS:
             refusal = self._origin_refusal(headers, authorities[-1] if authorities else "")
-        # Only the API and the console read bodies, each with a limit of its own.
+        # Only the API and the console read bodies, each with its own limit.
         has_body = headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers
         reads_body = is_of_api(scope) or is_of_console(scope)
         if refusal is None and has_body and (scope.get("method") in WITHOUT_BODY or not reads_body):

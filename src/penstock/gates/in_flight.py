@@ -164,10 +164,10 @@ class Pipeline:
         return bool(self._outstanding)
 
     def _replaced(self, login: Login, now: Login | None) -> None:
-        """A sender is another one now, or nobody. If it is the same principal, it goes on with what it has sent.
+        """A sender has shown another credential, or has none now. If its principal is the same, its requests go on.
 
-        Otherwise its long polls end, and what has not begun does not begin: nobody would end it if the first principal
-        were revoked.
+        Otherwise its long polls end, and requests that have not begun do not begin: a later revocation of the first
+        principal would not end them.
         """
         messages = [message for message in [*self._in_flight, *self._waiting] if message.login is login]
         if now is not None and now.principal == login.principal:

@@ -1,8 +1,8 @@
-"""Who sends on a connection: the connection itself, and behind a broker each sender by its routing frames.
+"""The senders on a connection: the connection itself, and behind a broker each sender by its routing frames.
 
-A sender that has shown nothing of its own is what its connection is: the principal of a certificate or key, or that of
-its gate. A broker's own token does not speak for those behind it. If that principal has too many connections, the
-sender is told to wait, and each request of it asks again.
+A sender that has shown no token has the principal of its connection: that of a certificate or key, or that of its gate.
+A broker's token stands for the broker alone, not for the senders behind it. If a principal has too many connections,
+the sender gets an error that says how long to wait, and each of its requests checks this again.
 """
 
 from collections import OrderedDict
@@ -17,11 +17,11 @@ from penstock.model import Identity
 from penstock.tcp import CloseReason, TcpSession
 
 SENDERS_MAX: Final = 1024
-"""Senders behind one connection that are remembered; the one that has sent nothing for longest is forgotten first."""
+"""Senders that the server remembers behind one connection. It first forgets the one that was silent for longest."""
 SENDER_BYTES_MAX: Final = 4096
-"""Routing frames of one that is remembered, each with its overhead. ZeroMQ's have up to 255 bytes, one for a broker."""
+"""The routing frames of one sender, each with its overhead. ZeroMQ's have up to 255 bytes, and each broker adds one."""
 REFUSALS_MAX: Final = 10
-"""Wrong tokens that a connection may show before it is ended."""
+"""Wrong tokens that a connection may show before the server ends it."""
 
 
 class Logins:
@@ -32,7 +32,7 @@ class Logins:
         gate: str,
         replaced: Callable[[Login, Login | None], None] = lambda _before, _now: None,
     ) -> None:
-        """`replaced` is called for a sender that is another one from now on, or nobody. Its connection goes on."""
+        """`replaced` is called for a sender that has another principal from now on, or none. Its connection goes on."""
         self._access = engine.access
         self._session = session
         self._replaced = replaced
@@ -40,7 +40,7 @@ class Logins:
         self._fixed: str | None = getattr(engine.settings, f"{gate.replace('-', '_')}_as")
         self._ids: Sequence[str] = ()
         self._base: Login | None = self._arrive()
-        """What the connection is without a token; None if nobody needs it, since the connection has shown one."""
+        """The sender without a token; None if the connection has shown one, so that no message needs this sender."""
         self._is_broker = False
         """Whether messages came with routing frames."""
         self._own: Login | None = None
@@ -63,7 +63,7 @@ class Logins:
         return found
 
     def _itself(self) -> Login:
-        """What the connection is without a token."""
+        """The sender of messages on this connection without a token."""
         base = self._base
         if base is None or base.refusal is not None:
             if base is not None:
@@ -72,7 +72,7 @@ class Logins:
         return base
 
     def secured(self, ids: Sequence[str]) -> bool:
-        """The connection has shown a certificate or key; whether it stands for a principal."""
+        """Note that the connection has shown a certificate or key. Returns whether it stands for a principal."""
         self._ids = ids
         if ids and self._base is not None:
             self._access.leave(self._base)
@@ -80,7 +80,7 @@ class Logins:
         return self._access.knows(ids)
 
     def authenticate(self, token: str, routing: Sequence[bytes] = ()) -> Identity | PenstockError:
-        """Take a token, at any time and again: from the next message on its sender is that principal, or as before."""
+        """Take a token, at any time and again. After an error the sender keeps the principal that it had."""
         key = tuple(routing)
         if (size := sum(FIELD_BYTES + len(frame) for frame in key)) > SENDER_BYTES_MAX:
             return LimitExceeded("sender_bytes_max", size, SENDER_BYTES_MAX)
@@ -97,7 +97,7 @@ class Logins:
             return error
         if not key:
             if before is self._base:
-                # Its principal has room for another connection now.
+                # This connection no longer counts for the principal of its gate or certificate.
                 self._base = None
             self._own = found
         else:

@@ -20,7 +20,7 @@ class _HttpPeer:
 
 
 class ObservedApp:
-    """An ASGI application whose requests are told of. Each answer has the id of its request in X-Request-Id."""
+    """An ASGI application that reports its requests. Each answer has the id of its request in X-Request-Id."""
 
     def __init__(self, app: Any, traffic: Traffic) -> None:
         self._app = app

@@ -23,7 +23,7 @@ def ready(engine: Engine, sender: Callable[[], Login]) -> Answer:
     try:
         is_known = sender().principal is not NOBODY
     except PenstockError:
-        # Whoever sends a wrong token learns as little as a load balancer without one.
+        # A client with a wrong token learns as little as a load balancer without one.
         is_known = False
     return {"status": "unavailable", **({"reasons": reasons} if is_known else {})}, 503
 

@@ -118,7 +118,7 @@ def _time(value: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read. Positions are inclusive; `until` is the first time, in ticks, that is not wanted."""
+    """A part of the history to read. Positions are inclusive; `until` is the first time, in ticks, that is left out."""
 
     url: str = option("url", check_url)
     context: str | None = option("context", lambda value: _checked(value, check_context(value)), None)

@@ -117,7 +117,7 @@ def _plain_names(names: Sequence[Any], default: str | None, member: str) -> Sequ
 
 
 def plain_stamps(texts: Iterable[Any]) -> list[int]:
-    """The stamps of times as text; now where there is none."""
+    """The stamps of times as text; the current time for an empty text."""
     try:
         return [stamp_of_text(text) if text else stamp_of(now_ticks()) for text in texts]
     except (TypeError, ValueError):

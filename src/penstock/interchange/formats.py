@@ -209,7 +209,7 @@ def _cloud_event(members: dict[str, Any], defaults: Defaults) -> Incoming:
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A plain line. What is missing is UNSET, so that the same members are encoded again."""
+    """A plain line. A missing member is UNSET, so that the encoder leaves it out again."""
 
     context: str | UnsetType | None = UNSET
     stream: str | UnsetType | None = UNSET

@@ -1,4 +1,4 @@
-"""Access: who a client is, what it may do, and where.
+"""Access: the principal that a client is, what it may do, and where.
 
 A *principal* has *grants*: rights and where they hold. A grant is written `RIGHTS:WHERE`:
 
@@ -39,7 +39,7 @@ CURVE_KEY_CHARACTERS: Final = 40
 _FINGERPRINT: Final = re.compile("sha256:[0-9a-f]{64}")
 _LOG: Final = "log:"
 _UNESCAPED: Final = "$!'()+,-.:;=@_~"
-"""Characters that a grant shows as they are, beside letters and digits."""
+"""Characters that a grant shows as they are, in addition to letters and digits."""
 
 
 class Right(Flag):
@@ -57,7 +57,7 @@ class Right(Flag):
 
 RIGHTS: Final = {str(one.name).lower(): one for one in Right} | {"all": Right.ALL}
 UNSCOPED: Final = Right.AUDIT
-"""Rights that one has everywhere or not at all."""
+"""Rights that a principal has everywhere or not at all."""
 
 
 class Scope(NamedTuple):
@@ -65,7 +65,7 @@ class Scope(NamedTuple):
 
     context: str | None = None
     stream: str = ""
-    """How their names begin; the whole name if `is_exact`."""
+    """The prefix of their names; the whole name if `is_exact`."""
     is_exact: bool = False
 
     def has_stream(self, context: str, stream: str) -> bool:
@@ -105,7 +105,7 @@ class Scope(NamedTuple):
             return f"{_LOG}{name}{end}"
         context = quote(self.context, _UNESCAPED)
         if context.startswith(_LOG):
-            # As it is it would be the place of a log.
+            # Unescaped it would read as the place of a log.
             context = context.replace(":", "%3A", 1)
         return context if not self.stream and not self.is_exact else f"{context}/{name}{end}"
 
@@ -159,7 +159,7 @@ def _scope_of(text: str, where: str) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a principal may see or use with one right; workers get it with a request."""
+    """The part of a store that a principal may see or use with one right; workers get it with a request."""
 
     scopes: tuple[Scope, ...]
     owner: str = ""
@@ -208,16 +208,16 @@ class Principal:
     grants: tuple[Grant, ...]
     limits: Limits = NO_LIMITS
     version: int = 0
-    """Changes with its grants: what it has staged with others is not published."""
+    """Changes with its grants: events that it staged under other grants are not published."""
     rights: Right = field(init=False)
-    """What it may do somewhere."""
+    """Rights that it has somewhere."""
     free: Right = field(init=False)
-    """What it may do everywhere, in the context of the audit as well."""
+    """Rights that it has everywhere, in the context of the audit as well."""
     may_all: bool = field(init=False)
-    """Whether it may do everything everywhere, so that no request of it has to be looked at."""
+    """Whether it has all rights everywhere, so that the engine need not check its requests."""
     views: dict[Right, View] = field(init=False, compare=False)
     decided: dict[tuple[int, str, str], View] = field(init=False, compare=False, repr=False)
-    """Streams (right, context, stream) that it was found to have, with what the engine then passes on."""
+    """Places (right, context, stream) that it has, by earlier checks, with the view that the engine then passes on."""
 
     def __post_init__(self) -> None:
         rights = reduce(or_, (grant.rights for grant in self.grants), Right(0))
@@ -244,7 +244,7 @@ class Principal:
 
 
 ANONYMOUS: Final = Principal("anonymous", (Grant(Right.ALL, EVERYWHERE),))
-"""All clients, as long as a store has no principals; and whoever opens the store's files without a server."""
+"""All clients, as long as a store has no principals; and programs that open the store's files without a server."""
 
 
 def check_principal(name: str) -> str | None:
@@ -263,7 +263,7 @@ def check_label(label: str) -> str | None:
 
 
 def check_credential(kind: str, name: str) -> str | None:
-    """Why a certificate or key can have no such name, so that it would never come in; or None."""
+    """Why no certificate or key can have such a name, so that it would never match; or None."""
     if kind == CredentialKind.CURVE and len(name) != CURVE_KEY_CHARACTERS:
         return f"is {name[:60]!r}; a public key of CURVE has {CURVE_KEY_CHARACTERS} characters of Z85"
     if name.lower().startswith("sha256:") and not _FINGERPRINT.fullmatch(name):

@@ -6,7 +6,7 @@ from typing import Final, Self
 from penstock.errors import InvalidRequest
 
 TOKEN_ENVIRONMENT: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of the variable
-"""The token of whoever is given none."""
+"""The token of clients and commands without another one."""
 TOKEN_CHARACTERS_MAX: Final = 200
 
 
@@ -35,7 +35,7 @@ def token_of(url: str) -> str | None:
 
 
 def environment_token(token: str | None = None) -> str | None:
-    """A token, or without one that of the environment. An empty text is none."""
+    """A token, or without one that of the environment. An empty text means no token."""
     found = os.environ.get(TOKEN_ENVIRONMENT) if token is None else token
     return checked_token(found) if found else None
 

@@ -177,7 +177,7 @@ def _content(one: NewEvent | Event) -> str:
 
 
 def _shown(show: Callable[[Any], str], value: Any) -> str:
-    """A value for people. What is wrong with it is told by others: `repr` must not fail."""
+    """A value for people. Checks elsewhere report a wrong value; `repr` must not fail because of it."""
     try:
         return show(value)
     except (AttributeError, TypeError, ValueError, OverflowError):
@@ -206,8 +206,8 @@ def event(
 ) -> NewEvent:
     """An event to append. Bytes are its body as they are, text is encoded, anything else becomes JSON.
 
-    It is in the history at once; queues hand it out when it is `due`. Raises NotJson, or InvalidRequest for an id that
-    is none, or a time that is none or has no time zone.
+    It is in the history at once; queues hand it out when it is `due`. Raises NotJson, or InvalidRequest for an invalid
+    id, and for an invalid time or one without a time zone.
     """
     if not isinstance(body, bytes):
         body = _bytes_of(body)
@@ -375,7 +375,7 @@ SELECTED_MAX: Final = 100
 
 
 class Selection(NamedTuple):
-    """What narrows the filter of a queue or subscription: types of events, and several prefixes; None: all."""
+    """A narrower filter of a queue or subscription: types of events, and several prefixes; None: all."""
 
     types: tuple[str, ...] | None = None
     prefixes: tuple[str, ...] | None = None

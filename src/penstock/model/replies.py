@@ -191,7 +191,7 @@ class Delivery(Reply):
     def attempts(self, places: Iterable[tuple[int, str]]) -> dict[int, int]:
         """How often each event, by its position and stream, was delivered by now; 1 for the first time."""
         keys = {position: order_key(self.ordered, stream) for position, stream in places}
-        # Those of several keys may overlap. One begins and ends with events of its own key, if they are not erased.
+        # Allocations of several keys may overlap. Each begins and ends with events of its key, if they are not erased.
         by_key: dict[str | None, list[Allocation]] = {}
         for run in sorted(self.runs, key=_first):
             by_key.setdefault(keys.get(run.first, keys.get(run.last)), []).append(run)
@@ -272,9 +272,10 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class Replayed(Reply):
-    """How many events were put back into the queue, how many were left out, and how many wait in all.
+    """How many events the queue delivers again, how many it leaves out, and how many wait in all.
 
-    `is_full`: too much waits already, so nothing was put back. `repeated`: an earlier request with this mark did it.
+    `is_full`: too much waits already, so the queue delivers none of them again. `repeated`: an earlier request with
+    this mark did it.
     """
 
     events: int
@@ -449,7 +450,7 @@ class Identity(Reply):
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken(Reply):
-    """A new token, which nobody can show again."""
+    """A new token. The store keeps only a digest of it, so this is the only time that it is shown."""
 
     id: str
     token: str

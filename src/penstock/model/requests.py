@@ -34,10 +34,10 @@ class Repeat(StrEnum):
 
 
 class Reach(StrEnum):
-    """What a request is about, which decides where the principal needs its right.
+    """The part of the store that a request is about, where the principal needs its right.
 
-    The engine refuses a request for a name in the wrong place, whether something has that name or not. For the rest it
-    passes what the principal may see on to the handler, for which everything else does not exist.
+    If a request names a place outside of the principal's grants, the engine refuses it, whether the name exists or not.
+    For other requests it passes the view of the principal to the handler, for which everything else does not exist.
     """
 
     STREAM = "one stream: `context` and `stream`"
@@ -67,7 +67,7 @@ class Place(NamedTuple):
     stream: str
     is_filter: bool = False
     right: Right | None = None
-    """Where this needs another right than the request."""
+    """The right that this place needs, if it is not the one of the request."""
 
 
 class Request:
@@ -117,7 +117,7 @@ class ProducerMark:
     producer: str
     number: int
     owner: str = ""
-    """Begins the store's name of the producer: a principal with narrow grants has producers of its own."""
+    """Begins the store's name of the producer: a principal with narrow grants shares no producers."""
 
     @property
     def key(self) -> str:
@@ -126,19 +126,19 @@ class ProducerMark:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """What a request, or an event, is recognised by in its context. The same key again is answered, not written again.
+    """Identifies a request, or an event, in its context. If the key comes again, the server answers and writes nothing.
 
     Unlike a producer's numbers, keys have no order, and the store forgets each after a time.
     """
 
     name: str
     fingerprint: int
-    """Of what must be the same in a repeat."""
+    """A digest of the part of a request that a repeat must have too."""
     owner: str = ""
     """As in a ProducerMark."""
 
     def mark(self, context: str) -> ProducerMark:
-        """How the store keeps it: as a producer of its own."""
+        """The producer as which the store keeps it. Each key is a separate one."""
         digest = blake2b(f"{self.owner}\0{context}\0{self.name}".encode(), digest_size=20).hexdigest()
         return ProducerMark(f"{KEYS}{digest}", self.fingerprint)
 
@@ -289,7 +289,7 @@ class RegisterSubscriptions(Request):
 
 
 def _places(context: str | None, filter: str, selection: str | None) -> Iterable[Place]:
-    """What a consumer with this filter needs. Of all contexts it gets what it may see, and needs no more."""
+    """The places that a consumer with this filter needs: none for all contexts, where it gets what it may see."""
     if context is None:
         return ()
     return (Place(context, prefix, True) for prefix in Selection.parsed(selection or "").beginnings(filter))
@@ -306,7 +306,7 @@ class FetchSubscription(Request):
 
 @request(Right.CONSUME, Reach.SUBSCRIPTION)
 class ProgressSubscription(Request):
-    """Done with the fetched batch whose last event has this time. Anything else does nothing."""
+    """Progress past the fetched batch whose last event has this time. For any other time nothing changes."""
 
     subscription: int
     last_ticks: int
@@ -392,7 +392,7 @@ BY_PREFIX: Final = "prefix:"
 
 
 def order_key(ordered: str, stream: str) -> str:
-    """What a queue orders the events of a stream by; empty if it is not ordered."""
+    """The key by which a queue orders the events of a stream; empty if it is not ordered."""
     if not ordered:
         return ""
     if ordered == BY_STREAM:
@@ -410,7 +410,7 @@ class Run(NamedTuple):
 
 
 class Rest(StrEnum):
-    """What becomes of the events of a batch that have no outcome of their own."""
+    """The outcome of all events of a batch that the request does not name."""
 
     DONE = "done"
     RETRY = "retry"
@@ -522,7 +522,7 @@ class SetQueueFilter(Request):
 
 @request(Right.READ, Reach.QUEUE, Repeat.READS)
 class PreviewQueue(Request):
-    """What another filter, or a move, would have a queue deliver; nothing changes. None: as it is.
+    """Count what a queue would deliver with another filter, or after a move; nothing changes. None: as it is.
 
     With `filter` or `selection` as in SetQueueFilter, with `position` or `ticks` as in ResetQueue; not both of those.
     """
@@ -547,7 +547,7 @@ class ListLetters(Request):
 
 @request(Right.CONSUME, Reach.QUEUE, Repeat.HARMLESS)
 class PutBackLetters(Request):
-    """Give dead letters to the queue's next consumers, or with `drop` to nobody. Answers how many there were."""
+    """Give dead letters to the queue's next consumers, or with `drop` forget them. Answers how many there were."""
 
     context: str | None
     queue: str
@@ -896,7 +896,7 @@ class Authenticate(Request):
 
 @request(Right(0), Reach.NOTHING, Repeat.READS)
 class WhoAmI(Request):
-    """Which principal the sender is, and what it may do."""
+    """Get the principal that the sender is, and its grants."""
 
 
 @request(Right.ADMIN, Reach.STORE, Repeat.HARMLESS)

@@ -104,7 +104,7 @@ class Session:
         self._db.register(name, dataset)
 
     def add_table(self, name: str, read: Read) -> None:
-        """Add a table of events that each scan reads anew."""
+        """Add a table of events. Each scan reads them from the history again."""
         self.add(name, ScannedTable(read, self.failures))
 
     def add_history(self, name: str, url: str, now: Now, first: int = 1) -> None:

@@ -36,7 +36,7 @@ SCHEMA: Final = pa.schema(
 """Events as columns; `ticks` and `recorded` count 100 ns from 0001-01-01 UTC."""
 
 KIND: Final = pa.field("kind", pa.int8(), nullable=False)
-"""The kind of each event's time, for those who ask for it."""
+"""The kind of each event's time, for readers that ask for it."""
 BATCH_BYTES_MAX: Final = (1 << 31) - 1
 """Bytes of bodies, or of headers, in one batch: Arrow's offsets have 32 bits."""
 

@@ -122,7 +122,7 @@ class QueueState:
         return Selection.parsed(self.selection).events(self.context, self.filter)
 
     def key_of(self, stream: str) -> str:
-        """What the events of a stream are ordered by; empty if the queue is not ordered."""
+        """The key by which the queue orders the events of a stream; empty if the queue is not ordered."""
         return order_key(self.ordered, stream)
 
 
@@ -147,7 +147,7 @@ class Held(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An allocation to add: events of one key between two positions, which nobody gets before `due` (ticks)."""
+    """An allocation to add: events of one key between two positions, which no consumer gets before `due` (ticks)."""
 
     first: int
     last: int
@@ -484,7 +484,7 @@ class ChangeQueue(Operation):
     """Change what is not None. Answers True; QueueNotFound; QueueExists if another queue has the name.
 
     Another filter or selection is refused with InvalidRequest while the queue has allocations, or dead letters of
-    streams that it would leave out: whoever may use the queue could have them delivered.
+    streams that it would leave out: any principal that may use the queue could have them delivered.
     """
 
     queue: int
@@ -808,7 +808,7 @@ class ReadAccess(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ForgetArrival(Operation):
-    """The arrival of the store is in the audit now. Answers True; InvalidRequest if it was not to be told."""
+    """The arrival of the store is in the audit now. Answers True; InvalidRequest if no arrival was waiting for that."""
 
 
 class Transaction(msgspec.Struct, frozen=True):

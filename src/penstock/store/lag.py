@@ -3,9 +3,9 @@
 The work for one reader is bounded, however far behind it is and however large the store is. Where a limit of
 `LagLimits` ends the count, the lag is a lower bound.
 
-The index of records tells how many events a record has, and of which context and stream if that is one. Mostly that is
-enough, and no body is read. A record of several contexts or streams is read. So are all records of a filter with types,
-and all that may have tombstones, because the index counts those as events.
+The index of records has the number of events in each record, and the context and stream if they are all of one. Mostly
+that is enough, and the count reads no record. It does read records of several contexts or streams, all records for a
+filter with types, and those that may have tombstones, because the index counts tombstones as events.
 """
 
 import time
@@ -25,8 +25,8 @@ POSITIONS_PER_QUERY: Final = 1 << 13
 class LagLimits(NamedTuple):
     """Where the count of one lag ends. The last query may exceed `count_ms_max`.
 
-    So may the first `steps_min` steps, of a record or a query each: who has kept up gets an exact lag from a busy
-    machine, too.
+    So may the first `steps_min` steps, of a record or a query each: a reader that has kept up gets an exact lag from a
+    busy machine, too.
     """
 
     events_max: int = 10_000
@@ -38,7 +38,7 @@ class LagLimits(NamedTuple):
 class EventLag(NamedTuple):
     """`events` lie before a reader; if that is not exact, there may be more. `oldest`: when the first was recorded.
 
-    `oldest` is in ticks. It is None if no event was found.
+    `oldest` is in ticks, or None if the count found no event.
     """
 
     events: int
@@ -63,7 +63,7 @@ def lag_of(reader: HistoryReader, wanted: EventFilter, position: int, limits: La
             if number >= limits.records_max or (number > limits.steps_min and time.monotonic() > deadline):
                 return EventLag(events, False, oldest)
     except DamagedRecord:
-        # Whoever reads it is told. A list of lags must not fail because of it.
+        # A read of the record raises this error. A list of lags must not fail because of it.
         return EventLag(events, False, oldest)
     return EventLag(events, True, oldest)
 

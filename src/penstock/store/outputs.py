@@ -1,7 +1,7 @@
 """Output of iterators that other processes compute: chunks of items, and the units in which they are staged.
 
 A chunk is the number of its items, their lengths (u32 each, little-endian), and the items one after the other. A row of
-stored output is the same with the number in a column of its own. All chunks of an iterator are staged as one job. Its
+stored output is the same with the number in a separate column. All chunks of an iterator are staged as one job. Its
 name begins with `RESERVED_JOBS`, which clients cannot use. The store drops the job with the iterator, because its
 messages may be about to be erased.
 """

@@ -36,7 +36,7 @@ def encode(mark: Watermark) -> str:
 
 
 def decode(text: bytes | str) -> Watermark | None:
-    """A note; None for what is none, as anybody who may write the store's directory can have put there."""
+    """A note; None for any other text: every user that may write the store's directory could have put it there."""
     try:
         mark = made_of(Watermark, parsed(text))
     except (ValueError, TypeError):

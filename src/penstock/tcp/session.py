@@ -130,7 +130,7 @@ class TcpSession(asyncio.Protocol):
     """The common part of every connection. Subclasses implement the protocol."""
 
     may_have_tls: ClassVar[bool] = True
-    """Whether its server could speak TLS, so that a peer that does is told how."""
+    """Whether its server could speak TLS, so that the log can say how to turn it on when a peer speaks it."""
 
     def __init__(self, limits: TcpLimits, registry: SessionRegistry | None = None) -> None:
         self.id = ""
@@ -143,7 +143,7 @@ class TcpSession(asyncio.Protocol):
         self.ended: str | None = None
         """Why it ended or is ending; None while it is open."""
         self.failure: ssl.SSLError | None = None
-        """What was wrong with its TLS, if that ended it."""
+        """The error of TLS, if that ended the connection."""
         self.detail = ""
         """More about its end, for the log."""
         self.is_closed_by_user = False
@@ -179,7 +179,7 @@ class TcpSession(asyncio.Protocol):
 
     @property
     def tls(self) -> ssl.SSLObject | None:
-        """What is known of the peer by its TLS."""
+        """The TLS of the connection, with the peer's certificate; None in plain text."""
         found: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
         return found
 

@@ -3,8 +3,8 @@
 Sans-IO: a mechanism of `penstock.wire.zmtp`. The specifications are ZeroMQ's RFCs 25 and 26. All cryptography is
 libsodium's, through PyNaCl: X25519 between keys, XSalsa20 and Poly1305 over content.
 
-Server and client each have a permanent key pair, and make another one for each connection, so that who takes a
-permanent secret key later cannot read what was said before. HELLO shows that the client knows the server's key. WELCOME
+Server and client each have a permanent key pair, and make another one for each connection, so that an attacker with a
+permanent secret key cannot read earlier connections. HELLO shows that the client knows the server's key. WELCOME
 has the server's key of this connection, and a cookie, which alone keeps its secret half meanwhile. INITIATE brings the
 cookie back, and the client's permanent key with a vouch that it is the client's. Then each frame is a MESSAGE with a
 nonce that only grows: nothing can be read, changed, repeated, or put in another order on its way.
@@ -50,7 +50,7 @@ VOUCH_BYTES: Final = LONG_NONCE_BYTES + 2 * KEY_BYTES + MAC_BYTES
 
 VERSION: Final = b"\1\0"
 PADDING_BYTES: Final = 72
-"""Makes HELLO longer than WELCOME: nobody can let the server send more to another than they send themselves."""
+"""Makes HELLO longer than WELCOME, so that an attacker cannot use the server to amplify a flood."""
 SIGNATURE: Final = bytes(64)
 HELLO_BYTES: Final = len(VERSION) + PADDING_BYTES + KEY_BYTES + SHORT_NONCE_BYTES + len(SIGNATURE) + MAC_BYTES
 INITIATE_BYTES_MIN: Final = COOKIE_BYTES + SHORT_NONCE_BYTES + MAC_BYTES + KEY_BYTES + VOUCH_BYTES
@@ -108,7 +108,7 @@ def new_secret_key() -> bytes:
 
 
 class Curve:
-    """The handshake of one connection. `admit` is told the client's key, and says whether it may come in."""
+    """The handshake of one connection. `admit` gets the client's key, and returns whether the client may connect."""
 
     name = b"CURVE"
 

@@ -47,7 +47,7 @@ REMEDIES: Final = {
     (b"NULL", b"CURVE"): "give the client the public key of the server, and a key pair of its own",
     (b"PLAIN", b"CURVE"): "give the client the public key of the server, and a key pair of its own",
 }
-"""Which side has to change what, by the mechanism that the peer asks for and the one that the server has."""
+"""Advice for each side, by the mechanism that the peer asks for and the one that the server has."""
 SEALED_COMMAND: Final = 2
 """The flag of a command in an encrypted frame."""
 
@@ -174,10 +174,10 @@ def decode_metadata(data: bytes) -> Metadata:
 
 
 class Encryption(Protocol):
-    """What happens to every frame after a handshake."""
+    """The encryption of every frame after a handshake."""
 
     overhead_bytes: int
-    """What an encrypted frame has more than the body of the frame in it."""
+    """How much longer an encrypted frame is than the body of the frame in it."""
 
     def seal(self, message: Sequence[bytes]) -> list[bytes]:
         """The frames of a message as the pieces of their bytes."""
@@ -364,7 +364,7 @@ class Connection:
             self._socket_type = SOCKET_TYPES[number] if number < len(SOCKET_TYPES) else b""
         else:
             self.version = "3.1" if revision > 3 or data[REVISION_AT + 1] else "3.0"
-            # Only now: libzmq leaves as soon as it sees another mechanism, and then nobody here would know why.
+            # Only now: libzmq leaves as soon as it sees another mechanism, and then this log could not say why.
             self._out.append(ours.ljust(20, b"\0") + bytes([ours != b"NULL"]).ljust(32, b"\0"))
             asked = data[MECHANISM].rstrip(b"\0")
             if asked != ours:

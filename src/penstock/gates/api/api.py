@@ -1,8 +1,8 @@
-"""The API as an application: who sends a call, its body, its limits, its answer.
+"""The API as an application: the sender of a call, its body, its limits, its answer.
 
-A call is authenticated before its body is read. Its bytes count against the engine's budget until it is answered, and
-so do those of an answer that its client has not taken yet. A client that takes nothing, or sends too slowly, loses its
-connection, and others do not notice.
+The API authenticates a call before it reads the body. The bytes of the body count against the engine's budget until the
+answer, and those of the answer until the client has taken them. A client that takes nothing, or sends too slowly, loses
+its connection; this does not delay other clients.
 """
 
 import logging
@@ -28,7 +28,7 @@ from penstock.gates.api.webhooks import Webhooks
 log = logging.getLogger(__name__)
 
 PIECE_BYTES: Final = 256 << 10
-"""What of an answer is sent before its client has taken the rest."""
+"""Longer answers go out in pieces of this size. Each waits until the client has taken the one before."""
 
 NO_BEARER: Final = (
     "this server has principals, and this request has no token: send the header Authorization: Bearer TOKEN "
@@ -36,8 +36,8 @@ NO_BEARER: Final = (
 )
 
 Sender = Callable[[HttpRequest, Callable[[Login], None] | None], Login]
-"""Who sends a request. With a function, which is called when that ends, the sender is counted as connected until it
-leaves. Raises NotAuthenticated or OverLimit."""
+"""Finds the sender of a request. With a function, which is called when the sender's rights end, the sender counts as a
+connection until it leaves. Raises NotAuthenticated or OverLimit."""
 
 
 class Api:
@@ -77,7 +77,7 @@ class Api:
         except Problem as problem:
             headers = dict(problem.headers)
             if not call.is_read:
-                # What is left of the body would have to be read first.
+                # The connection could only go on after the rest of the body.
                 headers["connection"] = "close"
             return Answer(problem.content(), problem.status, problems.MEDIA_TYPE, headers)
 
@@ -108,7 +108,7 @@ class Api:
     async def _send(self, call: Call, answer: Answer, send: Send) -> None:
         size, is_counted = len(answer.content), False
         if size > PIECE_BYTES:
-            # A client that takes nothing must not make the server keep more and more for it.
+            # The server must not keep more and more bytes for a client that takes none.
             is_counted = self.engine.budget.take(size)
             if not is_counted:
                 problem = Problem.of(ReaderBusy(1))

@@ -1,4 +1,4 @@
-"""One call of the API: what it asks for, its body, its answer; and clients that wait for events."""
+"""One call of the API: its parameters, its body, its answer; and clients that wait for events."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -55,7 +55,7 @@ class Answer:
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has gone and does not wait for the answer."""
 
 
 class Call:
@@ -65,7 +65,7 @@ class Call:
     names: Mapping[str, str]
     query: Mapping[str, list[str]]
     login: Login
-    """Who sends it, once that is known."""
+    """The sender, once that is known."""
 
     def __init__(self, api: "Api", scope: Scope, receive: Receive) -> None:
         self.api = api
@@ -87,7 +87,7 @@ class Call:
         return attendance
 
     def close(self) -> None:
-        """The call is answered, or nobody waits for its answer."""
+        """The call has its answer, or its client has gone."""
         self.give_back()
         if self._attendance is not None:
             self._attendance.close()
@@ -101,11 +101,11 @@ class Call:
         return await self.engine.execute(self.login.principal, request, present, self.login)
 
     async def receive(self, nobody: str) -> None:
-        """Find out who sends it, and read its body. Raises NotAuthenticated, for nobody with this sentence."""
+        """Find the sender and read the body. Raises NotAuthenticated; without a credential, with this sentence."""
         self._recognise(nobody)
         if not self.is_read:
             await self.read_body()
-            # That may have taken long, and its sender may be revoked since.
+            # The body may have taken long, and an administrator may have revoked the sender since.
             self._recognise(nobody)
 
     def _recognise(self, nobody: str) -> None:
@@ -114,7 +114,7 @@ class Call:
             raise NotAuthenticated(nobody)
 
     async def read_body(self) -> None:
-        """Read the body, of which a route says whether there is one. Raises LimitExceeded, WriterBusy or ClientGone."""
+        """Read the body, if the route has one. Raises LimitExceeded, WriterBusy or ClientGone."""
         if self.is_read:
             return
         maximum = self.bytes_max
@@ -204,7 +204,7 @@ class Attendance:
         return work.done()
 
     async def result(self, work: "asyncio.Future[T]") -> T:
-        """The result of work, which is given up if nobody waits for it any more."""
+        """The result of work. If the client goes, the server gives the work up."""
         try:
             await self.wait(work)
         finally:

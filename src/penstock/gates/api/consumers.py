@@ -1,4 +1,4 @@
-"""Queues and subscriptions: batches of events that a consumer takes, and says what has become of them."""
+"""Queues and subscriptions: a consumer takes batches of events, and reports the outcome of each event."""
 
 import asyncio
 import re
@@ -27,13 +27,13 @@ COUNT: Final = 100
 LEASE_MS: Final = 30_000
 NO_ALLOCATION: Final = -1
 DECLARER: Final = "http"
-"""Who declares a queue, where that does not matter: it takes nothing."""
+"""The subscriber in declarations of queues. Any name would do, since a declaration takes no events."""
 FLOAT_MAX: Final = 1e15
-"""Larger numbers are no seconds that anybody waits."""
+"""Larger numbers cannot be meant as seconds."""
 
 
 class Kind(NamedTuple):
-    """What a member of a body is."""
+    """The kind of value that a member of a body has."""
 
     words: str
     types: tuple[type, ...]
@@ -63,7 +63,7 @@ async def declare_queue(call: Call) -> Answer:
     given = await _members(call, {}, {**SELECTED, "ordered": TEXT, "retry": OBJECT, "dead_after": WHOLE})
     context, queue = _names(call)
     prefix, selection = _selected(given)
-    # None is what the queue has already, if it exists; for a new one it is the usual.
+    # None keeps the rule of a queue that exists; a new queue gets the default.
     is_selected = not given.keys().isdisjoint(("prefixes", "types"))
     request = model.SubscribeQueue(
         *(context, queue, DECLARER, prefix, _ticks(given.get("from")), 1, NO_ALLOCATION),
@@ -102,7 +102,7 @@ def _queue(one: model.QueueInfo) -> dict[str, Any]:
 
 
 class Taken(NamedTuple):
-    """An event of a batch. Which attempt it is becomes known when the batch is handed out."""
+    """An event of a batch. Its attempt is known only when the queue hands out the batch."""
 
     position: int
     stream: str
@@ -145,7 +145,7 @@ async def take(call: Call) -> Answer:
 
 
 async def acknowledge(call: Call) -> Answer:
-    """Done with a batch, except for the events with another outcome."""
+    """Acknowledge a batch, except for the events with another outcome."""
     return await _settle(call, await _members(call, CONSUMER, {**BATCH, **OUTCOMES}), Rest.DONE)
 
 
@@ -168,7 +168,7 @@ async def _settle(call: Call, given: Mapping[str, Any], rest: Rest) -> Answer:
         for _, one in _objects(given, "bury", {"position": WHOLE, "reason": TEXT}, {})
     ]
     _check_outcomes(runs, [*(one.position for one in retries), *(one.position for one in buries)])
-    # A batch that is given back comes again at once, unless the client says when.
+    # A released batch comes again at once, unless the client names a delay.
     delay_ms = _delay_ms({"delay": 0, **given})
     place = *_names(call), given["subscriber"], runs
     await call.execute(model.SettleQueue(*place, rest, delay_ms, _reason(given), tuple(retries), tuple(buries)))
@@ -176,7 +176,7 @@ async def _settle(call: Call, given: Mapping[str, Any], rest: Rest) -> Answer:
 
 
 def _check_outcomes(runs: Sequence[Run], positions: Sequence[int]) -> None:
-    """An outcome that is for no event of the batch, or one of two, would be lost without a word."""
+    """Otherwise the server would silently ignore an outcome for an event outside of the batch, or one of two."""
     in_order = sorted(runs)
     # Allocations of several keys may overlap.
     ends = [*accumulate((run.last for run in in_order), max)]
@@ -210,7 +210,7 @@ async def resume(call: Call) -> Answer:
 
 
 async def preview(call: Call) -> Answer:
-    """What a move would have a queue deliver; nothing changes."""
+    """Count what a queue would deliver after a move; nothing changes."""
     position = call.one("position")
     ticks, number = _place(call.one("from"), None if position is None else number_of("position", position))
     found = await call.execute(model.PreviewQueue(*_names(call), None, None, ticks, number))
@@ -260,7 +260,7 @@ async def _end_letters(call: Call, *, drop: bool) -> Answer:
         return _answer({"events": await _end_some(call, positions, drop)})
     done, after, is_end = 0, 0, False
     while not is_end:
-        # Each page takes its time, and there may be many.
+        # Each page takes time, and there may be many.
         call.connection.give_time(ENGINE_S_MAX)
         page = await _listed(call, model.ListLetters(*_names(call), after))
         if page.items:
@@ -319,7 +319,7 @@ async def fetch(call: Call) -> Answer:
 
 
 async def progress(call: Call) -> Answer:
-    """Done with a batch of a subscription. Any other than the one that was fetched last is left as it is."""
+    """Progress a subscription past a batch. Only the batch of the last fetch changes anything."""
     given = await _members(call, {"batch": TEXT}, {})
     batch = number_of("batch", given["batch"])
     await call.execute(model.ProgressSubscription(number_of("id", call.names["id"]), batch))
@@ -335,7 +335,7 @@ async def delete_subscription(call: Call) -> Answer:
 
 
 async def _members(call: Call, required: Members, optional: Members) -> dict[str, Any]:
-    """The members of an object that a body is; no body is an empty one. Raises Problem, NotJson or InvalidRequest."""
+    """The members of a body that is an object; no body means no members. Raises Problem, NotJson or InvalidRequest."""
     kind = call.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON_TYPE and (kind or call.body):
         raise Problem(415, f"a body of type {kind[:80] or 'none'} is not known here; send {JSON_TYPE}")
@@ -390,7 +390,7 @@ def _names(call: Call) -> tuple[str, str]:
 
 
 def _runs(given: Mapping[str, Any]) -> tuple[Run, ...]:
-    """The allocations that a batch is, or the one with these markers."""
+    """The allocations of a batch, from its text, or the one with these markers."""
     if ("batch" in given) == ("first" in given or "last" in given):
         raise InvalidRequest("batch", "is missing; pass on that of the answer, or first and last of one allocation")
     if "batch" not in given:
@@ -404,7 +404,7 @@ def _runs(given: Mapping[str, Any]) -> tuple[Run, ...]:
 
 
 def _selected(given: Mapping[str, Any]) -> tuple[str, str]:
-    """Which events a consumer wants: a prefix, and the rest as the text of a Selection."""
+    """The filter of a consumer: a prefix, and its other rules as the text of a Selection."""
     for name in ("prefixes", "types"):
         if not all(isinstance(one, str) for one in given.get(name, ())):
             raise InvalidRequest(name, "must be an array of texts")
@@ -417,7 +417,7 @@ def _policy(given: dict[str, Any]) -> str:
 
 
 def _bounded(value: float) -> float:
-    """A number that is refused anyway may be a whole one without end, which is no float."""
+    """Whole numbers can be too large for a float; the checks refuse those anyway."""
     return float(max(-1, min(value, FLOAT_MAX)))
 
 

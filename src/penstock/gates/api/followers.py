@@ -1,9 +1,8 @@
 """Followers: streams of server-sent events that go on until the client leaves.
 
-Followers that have seen all events wait for the same ones, so one read serves all that ask for the same. Its page is
-the same bytes for all of them. While events keep coming, followers get them in pages at the ticks of a clock, all at
-the same ones, and not one by one: a thousand small messages cost more than one large one, and appends would pay for
-them.
+Followers that have seen all events wait for the same ones, so one read serves all followers with the same request. They
+all get the same bytes. While events keep coming, all followers get them in pages, at the ticks of one clock, and not
+event by event: a thousand small messages cost more than one large one, and would slow appends down.
 """
 
 import asyncio
@@ -20,13 +19,13 @@ from penstock.gates.api.media import Presented, as_event_stream
 from penstock.model import EventPage, Principal, ReadAll
 
 KEEP_ALIVE_S: Final = 15.0
-"""How long a follower may hear nothing: proxies close silent connections, often after a minute."""
+"""After so long without events a follower gets a comment: proxies close silent connections, often after a minute."""
 GIVEN_S: Final = 30.0
-"""How long a follower may take for what it is sent: longer than it hears nothing."""
+"""How long a follower may take to read what the server sends: longer than the silence between two comments."""
 TICK_S: Final = 0.1
 """A follower gets one page in each tick, and the first one after a silence at once."""
 RETRY_MS: Final = 1000
-"""When a client is told to come again after its stream has ended."""
+"""How long clients should wait after the end of a stream before they connect again."""
 
 
 class SharedPage(NamedTuple):
@@ -39,7 +38,7 @@ class SharedPage(NamedTuple):
 
 
 class SharedReads:
-    """Reads that wait for events, and who waits for each."""
+    """Reads that wait for events, and the followers that wait for each."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -74,7 +73,7 @@ class SharedReads:
         if (found := self._reads.get(key)) is not None and found.work is work:
             del self._reads[key]
         if not work.cancelled():
-            # If all have left meanwhile, nobody else asks for it.
+            # If all followers have left, no other code looks at the exception.
             work.exception()
 
     async def _page(self, principal: Principal, request: ReadAll, is_next: bool) -> SharedPage:
@@ -90,7 +89,7 @@ class SharedReads:
 
 
 class _Read:
-    """A read in flight, or one that was."""
+    """A read in flight, or one that has ended."""
 
     __slots__ = ("readers", "work")
 
@@ -102,10 +101,10 @@ class _Read:
 async def followed(
     call: Call, attendance: Attendance, request: Callable[[int], ReadAll], position: int
 ) -> AsyncGenerator[bytes, None]:
-    """What a follower gets from a position on: pages of events, and a sign of life when there are none.
+    """The answer to a follower from a position on: pages of events, and a comment after each silence.
 
-    It ends when the server drains, when it has no room for a page, and when the follower may not follow any more. The
-    client comes again with the id of the last event.
+    It ends when the server drains, when it has no room for a page, and when the follower has lost its right. The client
+    connects again with the id of the last event.
     """
     reads, budget = call.api.reads, call.engine.budget
     told, is_next = position - 1, False
@@ -122,7 +121,7 @@ async def followed(
                 page = read.work.result()
             finally:
                 reads.leave(read)
-            # What is there already comes at once. After an empty page: a server may be set to let nobody wait.
+            # Send events that are there already at once. After an empty page wait: long polls may be off.
             position, is_next = page.next, page.end or not page.events
             if page.events:
                 if not budget.take(len(page.content)):
@@ -133,6 +132,6 @@ async def followed(
                     budget.give_back(len(page.content))
                 told = page.last
             elif position - 1 > told:
-                # It need not look at what it may pass over again.
+                # The follower need not read these events again, which it may not see.
                 told = position - 1
                 yield f"id: {reads.begin}{told}\n\n".encode()

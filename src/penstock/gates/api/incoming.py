@@ -20,14 +20,14 @@ BINARY: Final = "binary"
 
 
 class Parcel(NamedTuple):
-    """The events of one request, and what they are recognised by."""
+    """The events of one request, and their idempotency keys."""
 
     columns: Columns
     keys: tuple[IdempotencyKey, ...]
 
 
 def kind_of(headers: Mapping[str, str]) -> str:
-    """Which form a body has, or its media type if it has none of them."""
+    """The form of a body, or its media type if the API does not know the form."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     # The specification decides by the media type first.
     return kind if kind in (STRUCTURED, BATCH) or "ce-specversion" not in headers else BINARY
@@ -51,7 +51,7 @@ def parcel_of(kind: str, headers: Mapping[str, str], body: bytes, context: str, 
 
 
 def parcel_job(_store: object, *given: Any) -> Parcel:
-    """The same, for workers."""
+    """As `parcel_of`, for workers."""
     return parcel_of(*given)
 
 
@@ -64,7 +64,7 @@ def whole_key(key: str, *same: str | bytes) -> IdempotencyKey:
 
 
 def fingerprint_of(*parts: str | bytes) -> int:
-    """A number of what must be the same in a repeat, as the store keeps numbers of producers."""
+    """A number for the part of a request that a repeat must have too. The store keeps it as a producer's number."""
     digest = blake2b(digest_size=8)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part

@@ -1,4 +1,4 @@
-"""Events as HTTP answers have them: JSON, JSON lines, CloudEvents, Arrow, and a stream of events for followers.
+"""The forms of events in HTTP answers: JSON, JSON lines, CloudEvents, Arrow, and a stream of events for followers.
 
 Workers call these functions, so an answer's events reach the server ready to send.
 """
@@ -100,7 +100,7 @@ def negotiated(accept: str | None, offered: Sequence[str]) -> str | None:
 
 
 def _quality(kind: str, wishes: Sequence[tuple[str, float]]) -> float:
-    """How much a client wants a media type: what it says of the type itself counts more than what it says of all."""
+    """How much a client wants a media type. A weight for the type itself comes before one for a wildcard."""
     ranges = dict(wishes)
     for name in (kind, f"{kind.partition('/')[0]}/*", "*/*"):
         if name in ranges:

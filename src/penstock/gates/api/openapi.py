@@ -14,7 +14,7 @@ from penstock.gates.api.schemas import SCHEMAS, ref
 
 PATH: Final = "/openapi.json"
 EVERYWHERE: Final = (400, 401, 403, 429, 500, 503)
-"""Statuses that every route can answer which looks at who sends it."""
+"""Statuses of every route that authenticates its sender."""
 
 
 async def describe(call: Call) -> Answer:

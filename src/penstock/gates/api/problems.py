@@ -11,7 +11,7 @@ from penstock.errors import OverLimit, PenstockError
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_S: Final = 1
-"""When to try again what would be served later."""
+"""When a client should retry a request that the server could serve later."""
 
 STATUSES: Final[dict[type[PenstockError], int]] = {
     PenstockError: 500,
@@ -48,7 +48,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.TimedOut: 503,
     errors.WorkerDied: 503,
 }
-"""The status of each class. One that is not here has that of its nearest base."""
+"""The status of each class. A class that is not here has the status of its nearest base."""
 LATER: Final = frozenset((429, 503))
 
 

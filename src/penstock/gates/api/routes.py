@@ -47,18 +47,18 @@ class Route:
     summary: str
     handler: Callable[..., Awaitable[Any]]
     right: Right | None
-    """What the principal needs, where the request goes; None if the route decides itself."""
+    """The right that the principal needs at the place of the request; None if the route decides itself."""
     help: str = ""
     parameters: tuple[Parameter, ...] = ()
     takes: Mapping[str, Schema] = field(default_factory=dict)
-    """Schemas of bodies, by media type; nothing if there is none."""
+    """Schemas of bodies, by media type; empty if the route has no body."""
     gives: Mapping[str, Schema] = field(default_factory=dict)
     """Schemas of the answer, by media type."""
     status: int = 200
     fails: tuple[int, ...] = ()
-    """Statuses of its own, besides those that every route can answer."""
+    """Statuses of this route, in addition to those that every route can answer."""
     is_public: bool = False
-    """Whether it is answered without a credential, or checks one of its own."""
+    """Whether the route needs no credential, or checks another kind itself."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,8 +67,8 @@ class Route:
 
     @property
     def twin(self) -> str | None:
-        """The path that takes the names in the query; None if there is none."""
-        # A number is no name that something on the way could change.
+        """The path that takes the names in the query; None for routes without one."""
+        # Proxies do not change a number.
         if not self.names or "id" in self.names:
             return None
         return re.sub(r"/\{\w+\}", "", self.path)

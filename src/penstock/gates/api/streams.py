@@ -102,7 +102,7 @@ async def read_stream(call: Call) -> Answer:
     if page.encoded.count and (backward or shown.sequences[0] > 1):
         other, start = ("forward", shown.sequences[0] + 1) if backward else ("backward", shown.sequences[0] - 1)
         links["prev"] = _link(STREAMS, [*query, ("from", start), ("direction", other)])
-    # What comes later changes nothing in a page behind which there is more, or that begins with a known event.
+    # Later events do not change a page that has events behind it, or that begins with a known event.
     is_closed = 0 < shown.sequences[0] == first if backward else not page.end
     return _page(call, media, page, links, is_closed)
 
@@ -118,7 +118,7 @@ async def read_events(call: Call) -> Answer:
 
     if media == EVENT_STREAM_TYPE:
         settings = call.engine.settings
-        # Refused now, and not in the middle of an answer.
+        # Refuse it now, and not in the middle of an answer.
         call.engine.permitted(call.login.principal, request(position))
         attendance = call.attend()
         pieces = followed(call, attendance, lambda at: request(at, settings.poll_wait_ms_max), position)
@@ -213,7 +213,7 @@ def _page(call: Call, media: str, page: EventPage, links: dict[str, str], is_clo
         headers["link"] = ", ".join(f'<{link}>; rel="{name}"' for name, link in links.items())
     if is_closed:
         tag = f'"{xxhash.xxh3_128_hexdigest(content)}"'
-        # It may be kept, and is asked for again each time: rights change, and events are erased.
+        # Clients may keep the page but ask each time whether it still holds: rights change, and events are erased.
         headers |= {"etag": tag, "cache-control": "private, no-cache"}
         wanted = call.headers.get("if-none-match", "")
         if wanted.strip() == "*" or tag in re.findall(r'"[^"]*"', wanted):

@@ -42,7 +42,7 @@ from penstock.settings import Settings
 
 FILE_BYTES_MAX: Final = 1 << 20
 BODY_BYTES_MAX: Final = 1 << 20
-"""Bytes of one message. Whoever sends it is known only when all of it is there."""
+"""Bytes of one message. The server can check a signature only when it has the whole message."""
 AGE_S_MAX: Final = 300
 """How far the time of a message may be from now, so that a recorded one cannot be sent again later."""
 SECRET: Final = "whsec_"  # noqa: S105 - how a secret begins
@@ -81,7 +81,7 @@ class Webhook:
         signed = b".".join((number.encode("latin-1"), when.encode("latin-1"), call.body))
         shown = [text[3:] for text in call.headers.get("webhook-signature", "").split() if text.startswith("v1,")]
         ours = [base64.b64encode(hmac.digest(secret, signed, sha256)).decode() for secret in self.secrets]
-        # All are compared, so that the time tells nothing.
+        # Compare all, so that the time gives nothing away.
         is_signed = sum(hmac.compare_digest(one.encode(), text.encode()) for one in ours for text in shown)
         if not (is_fresh and is_signed and 0 < len(number) <= ID_CHARACTERS_MAX):
             raise NotAuthenticated(WRONG)
@@ -125,7 +125,7 @@ async def deliver(call: Call) -> Answer:
 
 
 async def handshake(call: Call) -> Answer:
-    """Tell a sender of CloudEvents whether it may deliver here, so that nobody makes it flood others."""
+    """Tell a sender of CloudEvents whether it may deliver here, so that third parties cannot make it flood others."""
     webhook = call.api.webhooks.find(call)
     origin = call.headers["webhook-request-origin"].strip().lower()
     if not origin or not ("*" in webhook.origins or origin in webhook.origins):
@@ -155,7 +155,7 @@ def _parcel(webhook: Webhook, call: Call, number: str | None) -> Parcel:
 
 
 def _type_of(webhook: Webhook, body: bytes) -> str:
-    """What a message says that it is, in its member `type`."""
+    """The type of a message, from its member `type`."""
     try:
         found: Any = json.loads(body)
         found = found.get("type") if isinstance(found, dict) else None
@@ -173,7 +173,7 @@ def _read(path: Path) -> dict[str, Webhook]:
     except OSError as error:
         raise InvalidRequest("http_webhooks", f"{path} cannot be read: {(error.strerror or '').lower()}") from None
     except tomllib.TOMLDecodeError:
-        # Its message may repeat what is there.
+        # The parser's message may quote the file.
         raise InvalidRequest("http_webhooks", f"{path} is not TOML") from None
     except (ValueError, RecursionError) as error:
         raise InvalidRequest("http_webhooks", f"{path} {error}") from None

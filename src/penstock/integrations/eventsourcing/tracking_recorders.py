@@ -71,7 +71,7 @@ class PenstockTrackingRecorder(TrackingRecorder):
         self.datastore = datastore
         self.tracking_context = tracking_context
         self.seen: dict[str, Reached] = {}
-        """What this recorder has read or written last of each application; perhaps out of date."""
+        """The last place of each application that this recorder has read or written; perhaps out of date."""
 
     def reached(self, application_name: str) -> Reached:
         """How far an application was processed, as the store has it now."""

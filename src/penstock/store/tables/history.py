@@ -240,7 +240,7 @@ class HistoryReader(ABC):
                 events_left = limits.events_max - events + position - low
                 left = {"events_max": events_left, "bytes_max": limits.bytes_max - size}
                 for first, data in self.db.each(name, {**values, **left, "limit": max(events_left, 1)}):
-                    # A record without its erased events is a new one, with a checksum of its own: check the old one.
+                    # A record without its erased events is a new one, with another checksum: check the old one.
                     record = Record(data, first, checked=checked or bool(hidden))
                     records.append(visible(record, hidden) if hidden else record)
                     events += record.last + 1 - max(first, position)

@@ -28,7 +28,7 @@ from penstock.store.tables.database import Database
 from penstock.store.tables.logs import iterator_of
 
 OWNER_RETRY_MS: Final = 1000
-"""What a client is told to wait until its other jobs may have ended."""
+"""How long a client should wait for its other jobs to end."""
 
 
 class Stages(ABC):

@@ -64,7 +64,7 @@ class Store(HistoryReader):
         """Leave a note for the server of this store. Raises OSError or StoreError if that is not allowed."""
 
     def leave_watermark(self, kind: str, identity: contract.StoreIdentity, position: int) -> None:
-        """The same for what is complete now. What was backed up or archived is there, whether or not this succeeds."""
+        """The same for a backup or archive that is complete now. It stays complete, whether or not this succeeds."""
         try:
             self.note_watermark(Watermark(kind, *identity, position, time.time_ns() // 1_000_000))
         except (OSError, StoreError) as error:
@@ -235,7 +235,7 @@ class Store(HistoryReader):
         return self._held("held", queue, subscriber=subscriber, now=self.now())
 
     def available(self, queue: int, limit: int) -> list[contract.Held]:
-        """Allocations that nobody holds, the longest available first; some may have failed too often."""
+        """Allocations without a holder, the longest available first; some may have failed too often."""
         return self._held("available", queue, now=self.now(), limit=limit)
 
     def exhausted(self, queue: int, limit: int) -> list[contract.Held]:

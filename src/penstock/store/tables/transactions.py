@@ -70,7 +70,7 @@ def _unpacked(results: bytes) -> list[Appended]:
 
 
 def results_of_keys(results: Sequence[Result | Deferred], keys: int) -> Iterator[bytes]:
-    """What each of so many keys of a commit keeps: all of the commit, or its own event."""
+    """The result that the store keeps for each of so many keys of a commit: all of the commit, or the key's event."""
     (done,) = (result for result in results if isinstance(result, Appended))
     if keys == 1:
         yield _RESULT.pack(done.commit, done.position, done.sequence, done.count)

@@ -265,7 +265,7 @@ class Fields:
         return ticks_of(self._scalars.read_stamp(self.frame(field), field))
 
     def or_none(self, read: Callable[["Fields", str], T], field: str) -> T | None:
-        """What a reader makes of the next frame; an empty one is null."""
+        """The value that a reader makes of the next frame; None if the frame is empty."""
         if self.frame(field):
             self._at -= 1
             return read(self, field)

@@ -202,7 +202,7 @@ LARGE: Final = {LARGE_TAG: TEXT_TAG, OWN_LARGE_TAG: OWN_TAG}
 FIELDS_MAX: Final = 250_000
 """Fields of one Res01L message: empty ones cost little to send, but much to decode."""
 LONG_FIELD_BYTES: Final = 4096
-"""From here on a frame of its own costs less than a copy."""
+"""From here on a separate frame costs less than a copy."""
 _COUNT: Final = Struct("<I")
 
 
