@@ -79,7 +79,7 @@ def test_the_page_names_each_form_each_status_and_each_limit() -> None:
 @pytest.mark.parametrize(
     "sentence",
     [
-        f"In a silence of {KEEP_ALIVE_S:.0f} seconds there is a comment",
+        f"After {KEEP_ALIVE_S:.0f} seconds without events the server sends a comment",
         f"followers get them every {1000 * TICK_S:.0f} ms",
         f"differ from the server's by {webhooks.AGE_S_MAX // 60} minutes",
         f"at most {webhooks.BODY_BYTES_MAX >> 20} MiB",
