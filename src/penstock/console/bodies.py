@@ -76,13 +76,7 @@ def rows(events: list[Event]) -> list[Row]:
 
 def row(event: Event) -> Row:
     place = (event.context, event.stream, event.sequence, event.position, event.type, event.ticks, event.recorded)
-    return Row(*place, len(event.body), _excerpt(event.body))
-
-
-def _excerpt(body: bytes) -> str | None:
-    text = body[:EXCERPT_BYTES].decode(errors="ignore")
-    # Of a character that is cut off at the end, up to three bytes are missing.
-    return text if len(text.encode()) >= min(len(body), EXCERPT_BYTES) - 3 and "\0" not in text else None
+    return Row(*place, len(event.body), _text(event.body[:EXCERPT_BYTES]))
 
 
 def shown_as(form: str) -> Any:
