@@ -136,8 +136,15 @@ def test_every_text_is_escaped_and_hidden_characters_are_visible() -> None:
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(0, "0 ms"), (1.25, "1.2 ms"), (999, "999 ms"), (1000, "1 s"), (61_000, "1 min 1 s"), (3_600_000, "1 h")]
-    + [(90_061_000, "1 d 1 h")],
+    [
+        (0, "0 ms"),
+        (1.25, "1.2 ms"),
+        (999, "999 ms"),
+        (1000, "1 s"),
+        (61_000, "1 min 1 s"),
+        (3_600_000, "1 h"),
+        (90_061_000, "1 d 1 h"),
+    ],
 )
 def test_time_spans_have_two_units_at_most(ms: float, text: str) -> None:
     assert duration(ms) == text

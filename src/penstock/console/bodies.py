@@ -19,7 +19,8 @@ NODES_MAX: Final = 2000
 """Values of a tree."""
 DEPTH_MAX: Final = 60
 VALUE_CHARACTERS_MAX: Final = 4096
-"""Characters of one text in a tree."""
+TREE_CHARACTERS_MAX: Final = 64 << 10
+"""Characters of one text in a tree, and of all together: hostile ones take long to escape."""
 TEXT_BYTES_MAX: Final = 64 << 10
 HEX_BYTES_MAX: Final = 4096
 HEX_WIDTH: Final = 16
@@ -190,16 +191,18 @@ def _tree(value: Any) -> tuple[Node, bool]:
 class _Budget:
     def __init__(self) -> None:
         self._left = NODES_MAX
+        self._characters = TREE_CHARACTERS_MAX
         self.is_cut = False
 
     def node(self, key: str | None, value: Any, depth: int) -> Node:
         self._left -= 1
+        self._characters -= len(key or "")
         if isinstance(value, list):
             is_object = isinstance(value, _Members)
             items: Iterable[tuple[str, Any]] = value if is_object else ((str(at), one) for at, one in enumerate(value))
             children: list[Node] = []
             for name, item in items:
-                if self._left <= 0 or depth >= DEPTH_MAX:
+                if self._left <= 0 or depth >= DEPTH_MAX or len(name) > self._characters:
                     break
                 children.append(self.node(name, item, depth + 1))
             more = len(value) - len(children)
@@ -212,6 +215,8 @@ class _Budget:
         return self._leaf(key, "word", {True: "true", False: "false"}.get(value, "null"))
 
     def _leaf(self, key: str | None, kind: str, text: str) -> Node:
-        more = max(0, len(text) - VALUE_CHARACTERS_MAX)
+        shown = text[: max(0, min(VALUE_CHARACTERS_MAX, self._characters))]
+        more = len(text) - len(shown)
+        self._characters -= len(shown)
         self.is_cut |= more > 0
-        return Node(key, kind, str(text[:VALUE_CHARACTERS_MAX]), (), more)
+        return Node(key, kind, str(shown), (), more)
