@@ -69,6 +69,8 @@ class Console:
         self.sampler = Sampler(engine.metrics)
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
+        self.searches = 0
+        """Under way."""
         self._templates: Environment | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

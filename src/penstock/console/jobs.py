@@ -4,11 +4,13 @@ This module imports little: workers load it. The last argument is what the princ
 """
 
 import time
-from typing import Final, NamedTuple
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, NamedTuple
 
+from penstock.console.bodies import DECODER, JSON_BYTES_MAX, Members, Number, Row, row
 from penstock.engine.jobs import find_subscription, named_for
 from penstock.engine.queue_jobs import lookup_queue
-from penstock.model import Allocation, EventFilter, QueueInfo, QueuePreview, SubscriptionInfo, View
+from penstock.model import Allocation, Event, EventFilter, QueueInfo, QueuePreview, SubscriptionInfo, View
 from penstock.model.times import TICKS_PER_MS
 from penstock.store import Store
 from penstock.store.contract import WAITING, ReadLimits, Search
@@ -96,3 +98,118 @@ def ticks_at(store: Store, wanted: EventFilter, position: int, view: View | None
         if page.events or page.end:
             return page.events[0].ticks if page.events else None
         position = page.next
+
+
+# --- search ---------------------------------------------------------------------------------------------------
+
+
+SEARCH_STEP_S: Final = 0.5
+"""How long one step of a search goes on."""
+SEARCH_PAGE: Final = ReadLimits(events_max=4096, bytes_max=4 << 20)
+
+
+class Value(NamedTuple):
+    """What a header, or a field of a JSON body, has to be. Names in `path` may have dots: then both readings count."""
+
+    path: tuple[str, ...]
+    text: str
+
+
+class Condition(NamedTuple):
+    """What else an event has to have. Times are those when it was recorded (ticks)."""
+
+    since: int = 0
+    until: int | None = None
+    header: Value | None = None
+    field: Value | None = None
+
+
+class Found(NamedTuple):
+    """A step of a search: the first matches, all matches, and where to go on.
+
+    `passed_over` counts bodies that are too long to look into.
+    """
+
+    rows: list[Row]
+    matches: int
+    passed_over: int
+    next: int
+    end: bool
+
+
+def search(
+    store: Store, wanted: EventFilter, condition: Condition, first: int, last: int, rows_max: int, view: View | None
+) -> Found:
+    """Events that match between two positions, as far as one step comes."""
+    deadline = time.monotonic() + SEARCH_STEP_S
+    wanted, matches, passed_over = wanted.seen_by(view), 0, 0
+    rows: list[Row] = []
+    while first <= last:
+        page = store.read_all(first, wanted, SEARCH_PAGE, last)
+        for event in page.events:
+            if condition.until is not None and event.recorded > condition.until:
+                return Found(rows, matches, passed_over, event.position, True)
+            if condition.field is not None and len(event.body) > JSON_BYTES_MAX:
+                passed_over += 1
+            elif event.recorded >= condition.since and _matches(event, condition):
+                matches += 1
+                if len(rows) < rows_max:
+                    rows.append(row(event))
+        first = page.next
+        if page.end:
+            break
+        if matches >= COUNTED_MAX or time.monotonic() > deadline:
+            return Found(rows, matches, passed_over, first, first > last)
+    return Found(rows, matches, passed_over, last + 1, True)
+
+
+def first_recorded(store: Store, ticks: int, head: int, _view: View | None) -> int:
+    """The first position that was recorded at or after a time: recorded times never go back."""
+    low, high = 1, head + 1
+    while low < high:
+        middle = (low + high) // 2
+        page = store.read_all(middle, EventFilter(), ReadLimits(events_max=1))
+        if page.events and page.events[0].recorded < ticks:
+            low = page.events[0].position + 1
+        else:
+            high = middle
+    return low
+
+
+def _matches(event: Event, condition: Condition) -> bool:
+    if condition.header is not None and not _has_value((event.headers or "").encode(), condition.header):
+        return False
+    return condition.field is None or _has_value(event.body, condition.field)
+
+
+def _has_value(data: bytes, wanted: Value) -> bool:
+    # Most events have no such name, which is seen without decoding them; a backslash may stand for any letter.
+    if wanted.path[-1].encode(errors="replace") not in data and b"\\" not in data:
+        return False
+    try:
+        return _is_at(DECODER.decode(data.decode()), wanted.path, wanted.text)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_at(value: Any, path: tuple[str, ...], text: str) -> bool:
+    if not path:
+        return _is_value(value, text)
+    if isinstance(value, Members):
+        names = {".".join(path[:count]): count for count in range(1, len(path) + 1)}
+        return any(key in names and _is_at(one, path[names[key] :], text) for key, one in value)
+    if isinstance(value, list) and path[0].isascii() and path[0].isdecimal() and len(path[0]) < 10:
+        return int(path[0]) < len(value) and _is_at(value[int(path[0])], path[1:], text)
+    return False
+
+
+def _is_value(value: Any, text: str) -> bool:
+    """Whether a value is what somebody typed: a text, with or without quotes, an exact number, true, false or null."""
+    if isinstance(value, Number):
+        try:
+            return Decimal(value) == Decimal(text)
+        except InvalidOperation:
+            return value == text
+    if isinstance(value, str):
+        return value == text or (text[:1] == text[-1:] == '"' and len(text) > 1 and value == text[1:-1])
+    return not isinstance(value, list) and text == {True: "true", False: "false"}.get(value, "null")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from penstock.console import browse, consumers, overview
+from penstock.console import browse, consumers, overview, search
 from penstock.console.visit import Action, Page
 from penstock.model import Right
 
@@ -15,6 +15,7 @@ PAGES: Final = (
     Page("/browse/history", "History", "history.html", browse.history, nav="History", group="Data"),
     Page("/browse/event", "Event", "event.html", browse.event, within="/browse"),
     Page("/browse/body", "Body", "", browse.body, within="/browse"),
+    Page("/search", "Search", "search.html", search.page, nav="Search", group="Data"),
     Page("/queues", "Queues", "queues.html", consumers.queues, nav="Queues", group="Consumers"),
     Page("/queues/queue", "Queue", "queue.html", consumers.queue, within="/queues"),
     Page("/queues/change", "Change", "queue_change.html", consumers.change, Right.CONSUME, within="/queues"),
