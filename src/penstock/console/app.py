@@ -16,6 +16,7 @@ from penstock.console.sessions import COOKIE, Sessions
 from penstock.console.static_files import STATIC
 from penstock.console.static_files import answer as static_answer
 from penstock.console.table import ACTIONS, PAGES
+from penstock.console.tail import Tails
 from penstock.console.visit import ROOT, Action, Page, Refused, Visit, failure, url
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, UNKNOWN, Login
@@ -54,7 +55,7 @@ BOUNCE: Final = (
     "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=0><title>Penstock</title>"
     "<p>One moment: opening the console.</p></html>"
 )
-"""Browsers keep the cookie back when a page of another site links here. Loaded once more, the page gets it."""
+"""Browsers send no cookie when a link on another site leads here. They send it when this page loads itself again."""
 
 
 class Console:
@@ -71,6 +72,7 @@ class Console:
         self.actions = {action.path: action for action in ACTIONS}
         self.searches = 0
         """Under way."""
+        self.tails = Tails(engine)
         self._templates: Environment | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,7 +129,7 @@ class Console:
                 raise Refused(
                     403,
                     "this form is not from a page that your browser has open now, so nothing was changed",
-                    "Your session may have ended. Go back, load the page again, and send the form once more.",
+                    "Your session may have ended. Go back, load the page again, and send the form again.",
                 )
         elif http.method not in ("GET", "HEAD"):
             raise Refused(405, f"{path} does not answer {http.method[:20]}", headers={"allow": "GET, HEAD, POST"})

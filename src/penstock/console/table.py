@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from penstock.console import browse, consumers, overview, search
+from penstock.console import browse, consumers, overview, search, tail
 from penstock.console.visit import Action, Page
 from penstock.model import Right
 
@@ -16,6 +16,8 @@ PAGES: Final = (
     Page("/browse/event", "Event", "event.html", browse.event, within="/browse"),
     Page("/browse/body", "Body", "", browse.body, within="/browse"),
     Page("/search", "Search", "search.html", search.page, nav="Search", group="Data"),
+    Page("/tail", "Live tail", "tail.html", tail.page, nav="Live tail", group="Data"),
+    Page("/tail/events", "Live tail", "", tail.events, within="/tail"),
     Page("/queues", "Queues", "queues.html", consumers.queues, nav="Queues", group="Consumers"),
     Page("/queues/queue", "Queue", "queue.html", consumers.queue, within="/queues"),
     Page("/queues/change", "Change", "queue_change.html", consumers.change, Right.CONSUME, within="/queues"),
