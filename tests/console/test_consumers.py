@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
 from html import unescape
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +10,7 @@ import pytest
 
 import penstock
 from penstock import testing
+from penstock.console.table import ACTIONS
 from penstock.model import QueueInfo, RetryPolicy, SubscriptionInfo
 from penstock.model.times import text_of_ticks
 from tests.console.visitor import Visitor
@@ -32,8 +32,8 @@ class Stored(NamedTuple):
     def page(self, name: str, **query: Any) -> str:
         return self.visitor.page("/queues/queue", context="shop", queue=name, **query)
 
-    def preview(self, name: str, do: str, **query: Any) -> str:
-        return self.visitor.page("/queues/change", context="shop", queue=name, do=do, **query)
+    def preview(self, queue: str, do: str, **query: Any) -> str:
+        return self.visitor.page("/queues/change", context="shop", queue=queue, do=do, **query)
 
     def audit(self) -> tuple[str, dict[str, Any]]:
         """The last entry about queues."""
@@ -85,7 +85,7 @@ def says(answer: httpx.Response, visitor: Visitor) -> str:
 
 def plain(text: str) -> str:
     """A page without tags."""
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", text)))
+    return re.sub(r" (?=[.,;])", "", re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", text))))
 
 
 # --- what is shown --------------------------------------------------------------------------------------------
@@ -95,9 +95,8 @@ def test_the_list_has_lag_and_states(stored: Stored, queue: penstock.Queue) -> N
     bury(queue, "no")
     queue.pause()
     text = plain(stored.visitor.page("/queues"))
-    row = text[text.index(name_of(queue)) :]
-    assert re.match(rf"{name_of(queue)} shop Paused ?1 dead letter|{name_of(queue)} shop Paused ?5 dead letters", row)
-    assert re.search(rf" 6\+?{EVENTS - 5}\+?", row.replace(" ", " 6", 1)) or str(EVENTS - 5) in row
+    row = re.escape(f"{name_of(queue)} shop Paused 5 dead letters {stored.info(name_of(queue)).position} {EVENTS - 5} ")
+    assert re.search(rf"{row}\d+ m?s 0", text), text
 
 
 def test_a_queue_shows_its_rules_and_who_holds_what_until_when(stored: Stored) -> None:
@@ -106,7 +105,7 @@ def test_a_queue_shows_its_rules_and_who_holds_what_until_when(stored: Stored) -
     batch = held.take()
     text = stored.page("rules")
     seen = plain(text)
-    assert "order-0*order-1*" in seen
+    assert "order-0* order-1*" in seen
     assert "by stream, one consumer at a time" in seen
     assert "7 s, then 2 times as long, up to 300 s" in seen
     assert "Held bob<i>" in seen
@@ -168,7 +167,9 @@ def test_one_dead_letter_is_put_back_or_dropped(stored: Stored, queue: penstock.
     first, second, *rest = bury(queue, "no")
     name, visitor = name_of(queue), stored.visitor
     text = stored.page(name)
-    assert says(visitor.submit(text, "/queues/put-back"), visitor) == f"the dead letter at position {first} is put back"
+    assert (
+        says(visitor.submit(text, "/queues/put-back"), visitor) == f"The dead letter at position {first} is put back."
+    )
     place = {"context": "shop", "queue": name, "events": 1}
     assert stored.audit() == ("dead-letters-put-back", {**place, "first": first, "last": first})
     again = visitor.submit(text, "/queues/put-back")
@@ -184,14 +185,17 @@ def test_all_dead_letters_are_put_back_or_dropped_with_the_name_typed(stored: St
     bury(queue, "no")
     name, visitor = name_of(queue), stored.visitor
     fields = {**visitor.hidden(stored.page(name), "/queues/put-back"), "position": ""}
-    assert says(visitor.post("/queues/put-back", fields), visitor) == f"5 dead letters of {name} put back"
+    assert says(visitor.post("/queues/put-back", fields), visitor) == f"5 dead letters of queue {name} are put back."
     assert queue.dead_letters() == []
     bury(queue, "no")
     text = stored.preview(name, "drop")
     assert "5 dead letters are forgotten" in plain(text)
     assert visitor.submit(text, "/queues/drop-all", typed="other").status_code == 422
     assert len(queue.dead_letters()) == 5
-    assert says(visitor.submit(text, "/queues/drop-all", typed=name), visitor) == f"5 dead letters of {name} dropped"
+    assert (
+        says(visitor.submit(text, "/queues/drop-all", typed=name), visitor)
+        == f"5 dead letters of queue {name} are dropped."
+    )
     assert queue.dead_letters() == []
     assert stored.audit()[0] == "dead-letters-dropped"
 
@@ -215,8 +219,8 @@ def test_a_move_says_what_comes_again_and_what_is_dropped(stored: Stored, queue:
     refused = visitor.submit(text, "/queues/move", typed="x")
     assert refused.status_code == 422
     assert "8 events are delivered again" in plain(refused.text)
-    assert says(visitor.submit(text, "/queues/move", typed=name), visitor).startswith(
-        f"{name} goes on at position {dead[2]}; {EVENTS - 2} events wait"
+    assert says(visitor.submit(text, "/queues/move", typed=name), visitor) == (
+        f"Queue {name} goes on at position {dead[2]}; {EVENTS - 2} events wait."
     )
     assert stored.audit() == ("queue-reset", {"context": "shop", "queue": name, "from": position, "to": dead[2]})
     assert [event.position for event in queue.take()] == [*dead[2:], *(event.position for event in held)][:5]
@@ -239,8 +243,14 @@ def test_a_queue_moves_to_a_time_the_end_and_the_beginning(stored: Stored, queue
 
 @pytest.mark.parametrize(
     "query",
-    [{"by": "position", "at": "x"}, {"by": "position"}, {"by": "position", "at": "9" * 18}, {"by": "time", "at": "now"}]
-    + [{"by": "nowhere"}, {}],
+    [
+        {"by": "position", "at": "x"},
+        {"by": "position"},
+        {"by": "position", "at": "9" * 18},
+        {"by": "time", "at": "now"},
+        {"by": "nowhere"},
+        {},
+    ],
 )
 def test_a_move_to_nowhere_is_explained(stored: Stored, queue: penstock.Queue, query: dict[str, str]) -> None:
     answer = stored.visitor.get("/queues/change", context="shop", queue=name_of(queue), do="move", **query)
@@ -256,7 +266,7 @@ def test_positions_are_delivered_again_and_the_queue_stays(stored: Stored, queue
     first, last = batch[1].position, batch[3].position
     text = stored.preview(name, "replay", first=first, last=last)
     assert "3 events from position" in plain(text)
-    assert says(visitor.submit(text, "/queues/replay"), visitor) == f"{name} delivers 3 events again"
+    assert says(visitor.submit(text, "/queues/replay"), visitor) == f"Queue {name} delivers 3 events again."
     facts = {"context": "shop", "queue": name, "first": first, "last": last, "events": 3}
     assert stored.audit() == ("queue-replay", facts)
     assert stored.info(name).position == position
@@ -292,7 +302,7 @@ def test_another_filter_says_how_much_it_delivers(stored: Stored, queue: penstoc
     queue = stored.client.queue("shop", name, prefixes=["order-0", "order-1"], types=["Paid"], subscriber="ann")
     queue.take()
     refused = visitor.submit(stored.preview(name, "filter"), "/queues/filter")
-    assert refused.status_code == 400
+    assert refused.status_code == 422
     assert "It did not work" in refused.text
     assert "It is refused while consumers hold events" in plain(refused.text)
     assert (
@@ -310,12 +320,12 @@ def test_retry_policy_and_dead_letter_rule_are_changed(stored: Stored, queue: pe
     assert RetryPolicy.parsed(stored.info(name).retry) == RetryPolicy(2.5, 3.0, 60.0, 0.0)
     for bad in ({"factor": "x"}, {"factor": "0.5"}, {"cap": "nan"}, {"delay": "-1"}):
         answer = visitor.submit(stored.page(name), "/queues/retry", **(parts | bad))
-        assert answer.status_code == 400
+        assert answer.status_code in (400, 422)
         assert "It did not work" in answer.text
     says(visitor.submit(stored.page(name), "/queues/dead-after", dead_after="9"), visitor)
     assert stored.info(name).dead_after == 9
     assert stored.audit() == ("queue-dead-after", {"context": "shop", "queue": name, "dead_after": 9})
-    assert visitor.submit(stored.page(name), "/queues/dead-after", dead_after="0").status_code == 400
+    assert visitor.submit(stored.page(name), "/queues/dead-after", dead_after="0").status_code == 422
     says(visitor.submit(stored.page(name), "/queues/dead-after", dead_after=""), visitor)
     assert stored.info(name).dead_after is None
 
@@ -326,7 +336,7 @@ def test_a_queue_is_renamed_and_deleted_with_its_name_typed(stored: Stored, queu
     assert "Consumers that go on with the old name make a new queue" in plain(text)
     answer = visitor.submit(text, "/queues/rename")
     assert answer.headers["location"].endswith("queue=%3Ci%3Enew%3C%2Fi%3E")
-    assert says(answer, visitor) == f"{name} is now <i>new</i>"
+    assert says(answer, visitor) == f"Queue {name} is now <i>new</i>."
     text = stored.preview("<i>new</i>", "delete")
     assert "forgets its position" in plain(text)
     assert visitor.submit(text, "/queues/delete", typed=name).status_code == 422
@@ -351,15 +361,19 @@ def test_whoever_may_not_consume_sees_no_forms_and_changes_nothing(
             assert "/queues/pause" not in text
         fields = {
             "csrf": visitor.hidden(visitor.page(), "/logout")["csrf"],
-            "back": "/console",
-            **{"context": "shop", "queue": name, "typed": name, "position": "", "by": "end", "at": "", "name": "x"},
-            **{"paused": "1", "first": "1", "last": "2", "dead_after": "1", "delay": "1", "factor": "1", "cap": "1"},
-            "jitter": "1",
+            "back": f"/console/queues/queue?context=shop&queue={name}&do=delete",
+            **dict.fromkeys(("paused", "first", "last", "dead_after", *RetryPolicy._fields), "1"),
+            **dict.fromkeys(("queue", "typed", "name"), name),
+            "context": "shop",
+            "by": "end",
         }
-        for action in "pause put-back drop drop-all move replay filter retry dead-after rename delete".split():
-            assert visitor.post(f"/queues/{action}", fields).status_code == (403 if who == "reader" else 404), action
+        actions = [action.path for action in ACTIONS if action.path.startswith("/queues/")]
+        assert len(actions) == 11
+        for action in actions:
+            assert visitor.post(action, fields).status_code == (403 if who == "reader" else 404), action
     after = stored.info(name)
-    assert (after.position, after.dead, after.paused, after.retry) == (before.position, 5, False, before.retry)
+    kept = ("position", "dead", "paused", "retry", "filter", "dead_after")
+    assert [getattr(after, one) for one in kept] == [getattr(before, one) for one in kept]
 
 
 # --- subscriptions --------------------------------------------------------------------------------------------
@@ -382,13 +396,13 @@ def test_a_subscription_is_moved_with_a_preview_and_deleted_with_its_name_typed(
     query = {"id": id, "by": "position", "at": events[4].position}
     preview = visitor.page("/subscriptions/subscription", **query)
     assert "4 events are skipped" in plain(preview)
-    assert find(stored, name).position == 1
+    assert find(stored, name).position == events[0].position
     assert "goes on at position" in says(visitor.submit(preview, "/subscriptions/set"), visitor)
     assert find(stored, name).position == events[4].position
     audit = list(stored.client.read_stream("$audit", "subscriptions"))[-1]
     assert audit.type == "subscription-reset"
-    later = events[6].time + timedelta(microseconds=0)
-    preview = visitor.page("/subscriptions/subscription", id=id, by="time", at=later.isoformat())
+    time = text_of_ticks(events[6].ticks)
+    preview = visitor.page("/subscriptions/subscription", id=id, by="time", at=time)
     says(visitor.submit(preview, "/subscriptions/set"), visitor)
     assert events[5].position < find(stored, name).position <= events[6].position
     says(visitor.submit(visitor.page("/subscriptions/subscription", id=id, by="end"), "/subscriptions/set"), visitor)
