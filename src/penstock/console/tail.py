@@ -37,7 +37,7 @@ FILTER_CHARACTERS_MAX: Final = 2000
 TYPES_MAX: Final = 20
 ROWS: Final = 50
 """Events that are on the page when it comes."""
-PAGE_EVENTS: Final = 100
+PAGE_EVENTS: Final = 50
 """Events in one tick."""
 BEHIND_MAX: Final = 1000
 """Positions. A connection that is further behind goes on near the end, and says how many it skips."""
@@ -158,7 +158,8 @@ async def _followed(
                 reads.leave(read)
             if visit.is_session and visit.console.sessions.find(visit.id) is None:
                 raise NotAuthenticated("the session has ended")
-            position, is_next = shown.next, shown.end or not shown.events
+            # In a tick no more than a page, also of what is there already.
+            position, is_next = shown.next, True
             if not shown.content:
                 # It need not look again at what it may pass over.
                 if loop.time() - told > CHECK_S:
