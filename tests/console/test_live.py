@@ -122,13 +122,15 @@ def test_a_ninth_filter_is_refused_and_the_tab_says_so(served: Served) -> None:
 
 def test_another_tab_takes_over_when_the_one_with_the_connection_closes(served: Served) -> None:
     with visitor(served.browser) as one:
-        first, second = follow(served, one, "?types=Over"), follow(served, one, "?types=Over")
+        first, second = follow(served, one, "?types=Over"), follow(served, one, "?types=Over,Late")
         served.append("Over")
         until(second, "Over")
         first.close()
         served.append("Over", 3)
         expect(second.locator("#tail tbody tr")).to_have_count(4)
-        assert types(second) == ["Over"] * 4
+        served.append("Late")
+        until(second, "Late")
+        assert types(second) == ["Late"] + ["Over"] * 4
         wait(lambda: connections(served) == 1)
 
 
@@ -176,6 +178,18 @@ def test_large_and_hostile_events_are_texts_in_the_tail(served: Served) -> None:
         assert len(tab.locator("#tail").inner_html()) < 50_000
         tab.locator("#tail tbody tr").first.get_by_role("link").first.click()
         expect(tab.get_by_role("heading", level=1)).to_have_text("Hostile")
+
+
+def test_without_locks_each_visible_tab_has_its_own_connection(served: Served) -> None:
+    with visitor(served.browser) as one:
+        # As on a page that came over a network without TLS.
+        one.context.add_init_script("Object.defineProperty(navigator, 'locks', { value: undefined })")
+        first, second = follow(served, one, "?types=Alone"), follow(served, one, "?types=Alone,Other")
+        served.append("Other")
+        served.append("Alone")
+        until(first, "Alone")
+        until(second, "Alone")
+        assert types(second) == ["Alone", "Other"]
 
 
 def test_a_tail_goes_on_after_the_server_was_away(served: Served) -> None:

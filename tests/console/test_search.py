@@ -101,6 +101,7 @@ def test_times_and_positions_bound_a_search(stored: Stored) -> None:
     wanted = [event.type for event in stored.events if b.recorded <= event.recorded <= d.recorded]
     assert stored.found(**times) == [one for one in wanted if one != "H"]
     assert stored.found(since="2999-01-01T00:00:00Z") == []
+    assert "There are no positions to search." in stored.visitor.page("/search", **{"from": 10**9})
 
 
 @pytest.mark.parametrize("grants", ["read:shop/order-1", "read:shop/order-*"])
