@@ -115,7 +115,10 @@ SEARCH_PAGE: Final = ReadLimits(events_max=4096, bytes_max=4 << 20)
 
 
 class Value(NamedTuple):
-    """The wanted value of a header, or of a field of a JSON body. Names in `path` may have dots: then both readings count."""
+    """The wanted value of a header, or of a field of a JSON body.
+
+    A name in the body may have dots: both readings of a path count.
+    """
 
     path: tuple[str, ...]
     text: str
