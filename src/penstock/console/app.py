@@ -17,7 +17,7 @@ from penstock.console.static_files import STATIC
 from penstock.console.static_files import answer as static_answer
 from penstock.console.table import ACTIONS, PAGES
 from penstock.console.tail import Tails
-from penstock.console.visit import ROOT, Action, Page, Refused, Visit, failure, url
+from penstock.console.visit import ROOT, Action, Page, Places, Refused, Visit, failure, url
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, UNKNOWN, Login
 from penstock.errors import NotAllowed, NotAuthenticated, PenstockError, Unexpected
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SEARCHES_MAX: Final = 2
+"""Searches at once: each one keeps a worker busy."""
 FORM_BYTES_MAX: Final = 256 << 10
 """Bytes of a form."""
 FORM_S_MAX: Final = 10.0
@@ -67,12 +69,11 @@ class Console:
         """Those whose sessions the console shows."""
         self.gates: Sequence[Gate] = ()
         self.sessions = Sessions()
+        self.searches = Places(SEARCHES_MAX, "search")
+        self.tails = Tails(engine)
         self.sampler = Sampler(engine.metrics)
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
-        self.searches = 0
-        """Under way."""
-        self.tails = Tails(engine)
         self._templates: Environment | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
