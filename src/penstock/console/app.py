@@ -16,7 +16,8 @@ from penstock.console.sessions import COOKIE, Sessions
 from penstock.console.static_files import STATIC
 from penstock.console.static_files import answer as static_answer
 from penstock.console.table import ACTIONS, PAGES
-from penstock.console.visit import ROOT, Action, Page, Refused, Visit, failure, url
+from penstock.console.tail import Tails
+from penstock.console.visit import ROOT, Action, Page, Places, Refused, Visit, failure, url
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, UNKNOWN, Login
 from penstock.errors import NotAllowed, NotAuthenticated, PenstockError, Unexpected
@@ -24,12 +25,15 @@ from penstock.gates import Gate
 from penstock.gates.api.call import CONNECTION, ENGINE_S_MAX, STALL_S_MAX
 from penstock.gates.http import known_sender
 from penstock.tcp import TcpServer, network_of
+from penstock.terminal import escape
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 log = logging.getLogger(__name__)
 
+SEARCHES_MAX: Final = 2
+"""Searches at once: each one keeps a worker busy."""
 FORM_BYTES_MAX: Final = 256 << 10
 """Bytes of a form."""
 FORM_S_MAX: Final = 10.0
@@ -65,6 +69,8 @@ class Console:
         """Those whose sessions the console shows."""
         self.gates: Sequence[Gate] = ()
         self.sessions = Sessions()
+        self.searches = Places(SEARCHES_MAX, "search")
+        self.tails = Tails(engine)
         self.sampler = Sampler(engine.metrics)
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
@@ -262,10 +268,11 @@ class Console:
     async def _acted(self, visit: Visit, action: Action) -> str:
         if not visit.may(action.right, everywhere=action.everywhere):
             raise NotAllowed(visit.login.principal.name, action.right.words, "*" if action.everywhere else "")
-        if action.confirm and visit.field("typed").strip() != visit.field(action.confirm).strip():
-            raise Refused(
-                422, f"what you typed is not {visit.field(action.confirm)}, so nothing was changed", "Type it again."
-            )
+        if action.confirm:
+            wanted, typed = visit.field(action.confirm), visit.field("typed").strip()
+            # Not every character of a name can be typed: then it is typed as the page shows it.
+            if typed not in (wanted.strip(), escape(wanted).strip()):
+                raise Refused(422, f"what you typed is not {wanted}, so nothing was changed", "Type it again.")
         return await action.handler(visit)
 
     def _error(self, visit: Visit | None, refused: Refused) -> Response:

@@ -1,6 +1,7 @@
 """One request of a browser: who sends it, what it asks for, and what handlers of pages and actions may do with it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = "/console"
 NUMBER_MAX: Final = (1 << 63) - 1
+
+RETRY_S: Final = 2
 
 R = TypeVar("R", bound=Reply)
 
@@ -119,6 +122,13 @@ class Visit:
             return False
         return not everywhere or all(EVERYWHERE in principal.views[one].scopes for one in right)
 
+    async def run(self, request: Request, job: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of a module finds in a worker: it gets the store, these arguments, and what the principal
+        may see of what `request` is about; None: all of it.
+        """
+        view = self.engine.permitted(self.login.principal, request)
+        return await self.engine.pool.run(job, *arguments, view)
+
     async def ask(self, request: Request, kind: type[R], present: AnyEncoder | None = None) -> R:
         """The engine's reply to the principal. `present` is called in a worker, with the events of the reply."""
         reply = await self.engine.execute(self.login.principal, request, present, self.login)
@@ -140,6 +150,31 @@ class Visit:
     def field(self, name: str, default: str = "") -> str:
         """A field of the form."""
         return self.form.get(name, [default])[0]
+
+
+class Places:
+    """How many of something expensive may be under way at once; one more is answered *busy*."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self.most = most
+        self.what = what
+        self.taken = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """A place for as long as a `with` block lasts. Raises Refused if there is none."""
+        if self.taken >= self.most:
+            raise Refused(
+                503,
+                f"the server runs {self.most} {self.what}{'' if self.most == 1 else 's'} at a time, and no more now",
+                "Try again in a moment.",
+                {"retry-after": str(RETRY_S)},
+            )
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
 
 
 def number(name: str, text: str) -> int:
