@@ -24,6 +24,7 @@ from penstock.gates import Gate
 from penstock.gates.api.call import CONNECTION, ENGINE_S_MAX, STALL_S_MAX
 from penstock.gates.http import known_sender
 from penstock.tcp import TcpServer, network_of
+from penstock.terminal import escape
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -68,6 +69,8 @@ class Console:
         self.sampler = Sampler(engine.metrics)
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
+        self.searches = 0
+        """Under way."""
         self._templates: Environment | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -262,10 +265,11 @@ class Console:
     async def _acted(self, visit: Visit, action: Action) -> str:
         if not visit.may(action.right, everywhere=action.everywhere):
             raise NotAllowed(visit.login.principal.name, action.right.words, "*" if action.everywhere else "")
-        if action.confirm and visit.field("typed").strip() != visit.field(action.confirm).strip():
-            raise Refused(
-                422, f"what you typed is not {visit.field(action.confirm)}, so nothing was changed", "Type it again."
-            )
+        if action.confirm:
+            wanted, typed = visit.field(action.confirm), visit.field("typed").strip()
+            # Not every character of a name can be typed: then it is typed as the page shows it.
+            if typed not in (wanted.strip(), escape(wanted).strip()):
+                raise Refused(422, f"what you typed is not {wanted}, so nothing was changed", "Type it again.")
         return await action.handler(visit)
 
     def _error(self, visit: Visit | None, refused: Refused) -> Response:

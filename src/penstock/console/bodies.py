@@ -147,18 +147,18 @@ def _hex_lines(data: bytes) -> Iterable[tuple[str, str, str]]:
 # --- trees ----------------------------------------------------------------------------------------------------
 
 
-class _Number(str):
+class Number(str):
     """The digits of a number, as they are stored."""
 
     __slots__ = ()
 
 
-class _Members(list[tuple[str, Any]]):
+class Members(list[tuple[str, Any]]):
     """An object, whose names may be there twice."""
 
 
-_decoder: Final = json.JSONDecoder(
-    parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_Members
+DECODER: Final = json.JSONDecoder(
+    parse_int=Number, parse_float=Number, parse_constant=Number, object_pairs_hook=Members
 )
 
 
@@ -167,7 +167,7 @@ def _json_tree(body: bytes) -> tuple[Node, bool] | None:
     if not body or len(body) > JSON_BYTES_MAX:
         return None
     try:
-        value = _decoder.decode(body.decode())
+        value = DECODER.decode(body.decode())
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
@@ -180,7 +180,7 @@ def _cbor_tree(body: bytes) -> tuple[Node, bool] | None:
     # It brings Arrow with it, which takes long to import.
     from penstock.history.columns import json_of  # noqa: PLC0415
 
-    return _tree(_decoder.decode(json_of(body)))
+    return _tree(DECODER.decode(json_of(body)))
 
 
 def _tree(value: Any) -> tuple[Node, bool]:
@@ -198,7 +198,7 @@ class _Budget:
         self._left -= 1
         self._characters -= len(key or "")
         if isinstance(value, list):
-            is_object = isinstance(value, _Members)
+            is_object = isinstance(value, Members)
             items: Iterable[tuple[str, Any]] = value if is_object else ((str(at), one) for at, one in enumerate(value))
             children: list[Node] = []
             for name, item in items:
@@ -208,7 +208,7 @@ class _Budget:
             more = len(value) - len(children)
             self.is_cut |= more > 0
             return Node(key, "object" if is_object else "array", str(len(value)), tuple(children), more)
-        if isinstance(value, _Number):
+        if isinstance(value, Number):
             return self._leaf(key, "number", value)
         if isinstance(value, str):
             return self._leaf(key, "string", value)

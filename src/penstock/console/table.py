@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from penstock.console import browse, overview
+from penstock.console import browse, consumers, overview, search
 from penstock.console.visit import Action, Page
 from penstock.model import Right
 
@@ -15,6 +15,43 @@ PAGES: Final = (
     Page("/browse/history", "History", "history.html", browse.history, nav="History", group="Data"),
     Page("/browse/event", "Event", "event.html", browse.event, within="/browse"),
     Page("/browse/body", "Body", "", browse.body, within="/browse"),
+    Page("/search", "Search", "search.html", search.page, nav="Search", group="Data"),
+    Page("/queues", "Queues", "queues.html", consumers.queues, nav="Queues", group="Consumers"),
+    Page("/queues/queue", "Queue", "queue.html", consumers.queue, within="/queues"),
+    Page("/queues/change", "Change", "queue_change.html", consumers.change, Right.CONSUME, within="/queues"),
+    Page(
+        "/subscriptions",
+        "Subscriptions",
+        "subscriptions.html",
+        consumers.subscriptions,
+        nav="Subscriptions",
+        group="Consumers",
+    ),
+    Page(
+        "/subscriptions/subscription",
+        "Subscription",
+        "subscription.html",
+        consumers.subscription,
+        within="/subscriptions",
+    ),
 )
 
-ACTIONS: Final[tuple[Action, ...]] = ()
+_QUEUE: Final = "/queues/queue"
+_CHANGE: Final = "/queues/change"
+_SUBSCRIPTION: Final = "/subscriptions/subscription"
+
+ACTIONS: Final[tuple[Action, ...]] = (
+    Action("/queues/pause", _QUEUE, consumers.pause, Right.CONSUME),
+    Action("/queues/put-back", _QUEUE, consumers.put_back, Right.CONSUME),
+    Action("/queues/drop", _QUEUE, consumers.drop, Right.CONSUME),
+    Action("/queues/drop-all", _CHANGE, consumers.drop, Right.CONSUME, confirm="queue"),
+    Action("/queues/move", _CHANGE, consumers.move, Right.CONSUME, confirm="queue"),
+    Action("/queues/replay", _CHANGE, consumers.replay, Right.CONSUME),
+    Action("/queues/filter", _CHANGE, consumers.set_filter, Right.CONSUME),
+    Action("/queues/retry", _QUEUE, consumers.set_retry, Right.CONSUME),
+    Action("/queues/dead-after", _QUEUE, consumers.set_dead_after, Right.CONSUME),
+    Action("/queues/rename", _CHANGE, consumers.rename, Right.CONSUME),
+    Action("/queues/delete", _CHANGE, consumers.delete, Right.CONSUME, confirm="queue"),
+    Action("/subscriptions/set", _SUBSCRIPTION, consumers.set_subscription, Right.CONSUME),
+    Action("/subscriptions/delete", _SUBSCRIPTION, consumers.delete_subscription, Right.CONSUME, confirm="subscriber"),
+)

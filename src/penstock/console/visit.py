@@ -125,6 +125,13 @@ class Visit:
         assert isinstance(reply, kind)
         return reply
 
+    async def run(self, request: Request, job: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of a module finds in a worker: it gets the store, these arguments, and what the principal
+        may see of what `request` is about; None: all of it.
+        """
+        view = self.engine.permitted(self.login.principal, request)
+        return await self.engine.pool.run(job, *arguments, view)
+
     async def record(self, stream: str, what: str, **facts: object) -> None:
         """Tell the audit about a change that is not a request of the engine."""
         await self.engine.record(self.login.principal, stream, what, **facts)
