@@ -34,10 +34,12 @@ PYTEST := $(if $(SEED),PENSTOCK_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(
 
 test: $(VENV)/.dev ## all tiers of tests, without the long ones (TIER=unit for one, SEED=… to repeat a run)
 	@scripts/java
+	@scripts/debian chromium chromium || true
 	$(PYTEST) -m "not long$(if $(TIER), and $(TIER))" $(ARGS)
 
 test-all: $(VENV)/.dev ## all tests, the long ones too
 	@scripts/java
+	@scripts/debian chromium chromium || true
 	$(PYTEST) --hypothesis-profile=more $(ARGS)
 
 coverage: ## all tests, and which branches they take
