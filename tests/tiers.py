@@ -26,7 +26,7 @@ from tests.seeds import run_seed
 ORDER: Final = ("system", "integration", "unit")
 
 INTEGRATION: Final = (
-    *(f"tests/{name}/" for name in ("backup", "cli", "client", "engine", "gates", "history", "integrations", "lake")),
+    *(f"tests/{name}/" for name in ("backup", "cli", "client", "console", "engine", "gates", "history", "integrations", "lake")),
     *(f"tests/{name}/" for name in ("hostile", "pipelines", "shared", "spark", "sql")),
     "tests/bench/test_peers.py",
     "tests/interchange/test_replay",
@@ -79,6 +79,8 @@ UNIT: Final = (
     "tests/backup/test_ledger.py",
     "tests/cli/test_json.py",
     "tests/client/test_names.py",
+    "tests/console/test_bodies.py",
+    "tests/console/test_sessions.py",
     "tests/gates/test_in_flight.py",
     "tests/gates/test_remits_budget.py",
     "tests/history/test_texts.py",
