@@ -136,9 +136,9 @@ class Console:
             return self._to_login(visit, ended)
         if (refusal := visit.login.admit(0)) is not None:
             raise refusal
-        if http.method == "POST":
-            return await self._act(visit)
         page = self.pages.get(path)
+        if http.method == "POST" and not (page is not None and page.posts):
+            return await self._act(visit)
         if page is None:
             raise Refused(404, f"there is no page {path[:SHOWN_CHARACTERS_MAX]} here", "The navigation has all pages.")
         return await self._page(visit, page)

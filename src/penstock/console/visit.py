@@ -40,7 +40,8 @@ class Refused(Exception):
 class Page:
     """A page. `path` is what follows `/console`. `right` is needed somewhere, with `everywhere` for the whole store;
     None: everybody who is logged in may see it. `nav` is its name in the navigation, or `within` the path of the page
-    there that it belongs to. `group` is the heading under which the navigation has it.
+    there that it belongs to. `group` is the heading under which the navigation has it. A page that `posts` also answers
+    a form that changes nothing by itself, such as a statement that is too long for an address.
     """
 
     path: str
@@ -52,6 +53,7 @@ class Page:
     nav: str = ""
     group: str = ""
     within: str = ""
+    posts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
