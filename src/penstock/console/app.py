@@ -16,7 +16,7 @@ from penstock.console.sessions import COOKIE, Sessions
 from penstock.console.static_files import STATIC
 from penstock.console.static_files import answer as static_answer
 from penstock.console.table import ACTIONS, PAGES
-from penstock.console.visit import ROOT, Action, Page, Refused, Visit, failure, url
+from penstock.console.visit import ROOT, Action, Page, Places, Refused, Visit, failure, url
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, UNKNOWN, Login
 from penstock.errors import NotAllowed, NotAuthenticated, PenstockError, Unexpected
@@ -37,6 +37,11 @@ FORM_S_MAX: Final = 10.0
 FIELDS_MAX: Final = 100
 """Fields of a form, or parameters of a query."""
 SHOWN_CHARACTERS_MAX: Final = 200
+
+STATEMENTS_MAX: Final = 2
+"""Statements of SQL at once."""
+TRIALS_MAX: Final = 1
+"""Trials of functions at once: they run in the Lua workers that serve iterators."""
 
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
@@ -66,6 +71,8 @@ class Console:
         self.gates: Sequence[Gate] = ()
         self.sessions = Sessions()
         self.sampler = Sampler(engine.metrics)
+        self.statements = Places(STATEMENTS_MAX, "statements")
+        self.trials = Places(TRIALS_MAX, "trials")
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
         self._templates: Environment | None = None

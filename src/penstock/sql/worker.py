@@ -1,7 +1,7 @@
 """The process in which the server's console runs one statement. The server kills it when time is up.
 
 Standard input has one JSON object: the store's `url`, the `statement`, the `scopes` that whoever asks may read (null:
-all), and how the answer is wanted, `as` table or csv. Standard output gets a line of JSON, with an `error` or what the
+all), the `folder` to spill to, and how the answer is wanted, `as` table or csv. Standard output gets a line of JSON, with an `error` or what the
 answer is, and after it the rows: of a table another line of JSON, or CSV.
 """
 
@@ -74,7 +74,7 @@ def _answer(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"error": "", "missing": error.name}, b""
     scopes = asked["scopes"]
     view = None if scopes is None else View(tuple(Scope(*scope) for scope in scopes))
-    limits = Limits(MEMORY_BYTES, THREADS, spill_bytes=SPILL_BYTES)
+    limits = Limits(MEMORY_BYTES, THREADS, asked["folder"], SPILL_BYTES)
     with open_session(asked["url"], limits, view) as session:
         answer = session.query(asked["statement"])
         return _csv(answer) if asked["as"] == "csv" else _table(answer)
