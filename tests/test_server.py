@@ -204,7 +204,7 @@ def test_an_unknown_path_is_answered_with_what_there_is(server: Served) -> None:
     assert answer.status_code == 404
     assert answer.json()["error"] == "there is no /helth here"
     health = {"/health", "/livez", "/readyz", "/metrics", "/sessions"}
-    assert set(answer.json()["paths"]) == {"/", *health, "/v1/events", "/openapi.json"}
+    assert set(answer.json()["paths"]) == {"/", *health, "/v1/events", "/openapi.json", "/console"}
 
 
 def test_other_methods_are_refused(server: Served) -> None:
@@ -314,7 +314,7 @@ async def test_health_is_503_with_a_reason_while_the_store_cannot_be_written(
 async def test_a_gate_that_refuses_still_answers_those_who_are_in(gate: HttpGate) -> None:
     reader, writer = await opened(gate)
     writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    await reader.readuntil(b"OpenAPI describes it\n")
+    await reader.readuntil(b"for browsers\n")
     gate.refuse()
     with pytest.raises(OSError, match=r"refused|Connect call failed|reset"):
         await opened(gate)

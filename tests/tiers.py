@@ -26,7 +26,10 @@ from tests.seeds import run_seed
 ORDER: Final = ("system", "integration", "unit")
 
 INTEGRATION: Final = (
-    *(f"tests/{name}/" for name in ("backup", "cli", "client", "console", "engine", "gates", "history", "integrations", "lake")),
+    *(
+        f"tests/{name}/"
+        for name in ("backup", "cli", "client", "console", "engine", "gates", "history", "integrations", "lake")
+    ),
     *(f"tests/{name}/" for name in ("hostile", "pipelines", "shared", "spark", "sql")),
     "tests/bench/test_peers.py",
     "tests/interchange/test_replay",

@@ -10,9 +10,11 @@ import pytest
 
 import penstock
 from penstock import testing
+from penstock.engine import jobs
 from penstock.model import Event
 from penstock.model.times import text_of_ticks
 from tests.console.visitor import Visitor
+from tests.principals import issue, put
 
 EVENTS: Final = 130
 HOSTILE: Final = "<script>alert(1)</script>\"'&\u202eevil\x1b[31m"
@@ -36,7 +38,7 @@ def stored() -> Iterator[Stored]:
             client.append(HOSTILE, HOSTILE, [penstock.event(HOSTILE, HOSTILE, {HOSTILE: HOSTILE})])
             client.append(HOSTILE, "bytes", [penstock.event("Bytes", b"\x00\xff" * 500_000)])
             client.append("shop", "erased", [penstock.event("Secret", b"pin 4711")])
-            client.erase("shop", "erased", wait=True)
+            client.erase_stream("shop", "erased", wait=True)
             events = list(client.read_all())
         yield Stored(visitor, events)
 
@@ -50,6 +52,11 @@ def versions(text: str) -> list[int]:
     """Versions of the events of a page, in its order."""
     found = re.findall(r"stream=[^\"&]*&amp;version=(\d+)\">", text)
     return [int(version) for version in found]
+
+
+def positions(text: str) -> list[int]:
+    """What the rows of a page begin with: positions in the history, versions in a stream."""
+    return [int(one.replace(",", "")) for one in re.findall(r'scope="row" class="number"><a [^>]*>([\d,]+)<', text)]
 
 
 def follow(stored: Stored, path: str, label: str) -> list[str]:
@@ -71,14 +78,46 @@ def test_the_events_of_a_stream_are_paged_both_ways(stored: Stored) -> None:
 
 
 def test_the_history_is_paged_both_ways(stored: Stored) -> None:
-    def positions(text: str) -> list[int]:
-        return [int(one.replace(",", "")) for one in re.findall(r'scope="row" class="number"><a [^>]*>([\d,]+)<', text)]
-
     wanted = [event.position for event in stored.events]
     down = [position for page in follow(stored, "/console/browse/history", "Older") for position in positions(page)]
     assert down == wanted[::-1]
     up = follow(stored, "/console/browse/history?from=1", "Newer")
     assert [position for page in up for position in positions(page)[::-1]] == wanted
+
+
+@pytest.mark.parametrize("step_s", [1.0, 0.0])
+def test_the_history_of_a_principal_that_sees_little_is_paged_without_gaps(
+    monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    # A search that is at its end at once goes on in steps.
+    monkeypatch.setattr(jobs, "STEP_S_MAX", step_s)
+    with testing.server() as server, Visitor(server.http) as visitor:
+        with penstock.connect(server.url) as client:
+            for burst in (60, 1, 7, 130):
+                client.append("shop", "mine", [penstock.event("Mine", {}) for _ in range(burst)])
+                client.append("shop", "others", [penstock.event("Other", {}) for _ in range(700)])
+            put(client, "root", "all")
+            token = issue(client, "root").token
+        with penstock.connect(server.url, token=token) as root:
+            put(root, "narrow", "read:shop/mine")
+            visitor.log_in(issue(root, "narrow").token)
+            wanted = [event.position for event in root.read_stream("shop", "mine")]
+        narrow = Stored(visitor, [])
+        down = [one for page in follow(narrow, "/console/browse/history", "Older") for one in positions(page)]
+        assert down == wanted[::-1]
+        last = visitor.page("/browse/event", position=wanted[-1])
+        assert f"position={wanted[-2]}" in last
+        assert visitor.get("/browse/event", position=wanted[-1] + 1).status_code == 404
+
+
+def test_large_events_are_paged_without_gaps() -> None:
+    with testing.server(page_bytes_max="1MiB") as server, Visitor(server.http) as visitor:
+        with penstock.connect(server.url) as client:
+            for number in range(12):
+                client.append("shop", "large", [penstock.event("Large", b"x" * (300_000 + number))])
+        large = Stored(visitor, [])
+        for path in ("/console/browse/history", "/console/browse/stream?context=shop&stream=large"):
+            assert [one for page in follow(large, path, "Older") for one in positions(page)] == list(range(12, 0, -1))
 
 
 def test_streams_are_filtered_by_prefix_and_paged(stored: Stored) -> None:
@@ -88,7 +127,7 @@ def test_streams_are_filtered_by_prefix_and_paged(stored: Stored) -> None:
     first = stored.visitor.page("/browse/streams", context="shop")
     assert len(names(first)) == 100
     rest = unescape(re.findall(r'href="([^"]+)">Next<', first)[0])
-    assert len(names(first) + names(stored.visitor.http.get(rest).text)) == EVENTS + 2
+    assert len(names(first) + names(stored.visitor.http.get(rest).text)) == EVENTS + 3
     assert names(stored.visitor.page("/browse/streams", context="shop", prefix="long")) == ["long", "longer"]
     assert "No stream begins with this" in stored.visitor.page("/browse/streams", context="shop", prefix="Long")
 

@@ -1,6 +1,5 @@
 """Sessions of the console: how they begin and end, their limits, and failed attempts."""
 
-from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -26,8 +25,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def kept(clock: Clock) -> Iterator[Sessions]:
-    yield Sessions(clock)
+def kept(clock: Clock) -> Sessions:
+    return Sessions(clock)
 
 
 def test_a_session_is_found_by_its_id_only(kept: Sessions) -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from penstock.engine import Engine
 from penstock.errors import EventNotFound, InvalidRequest, ReaderBusy
+from penstock.gates.api.media import as_lines
 from penstock.model import (
+    ANONYMOUS,
     EventPage,
     GetStats,
     ListContexts,
@@ -53,6 +55,14 @@ async def test_a_stream_is_read_page_by_page_both_ways(caller: Caller) -> None:
         following, end = page.next, page.end
     assert forward == [f"{n}.{k}" for n in range(25) for k in range(10)]
     assert backward == forward[::-1]
+
+
+async def test_events_that_are_delivered_are_counted(engine: Engine, caller: Caller) -> None:
+    await caller.append("s", events("a", "b", "c"))
+    await caller.ask(EventPage, ReadStream("shop", "s", 1, limit=2))
+    await engine.execute(ANONYMOUS, ReadAll(1), as_lines)
+    await caller.ask(ListPage, ListContexts())
+    assert engine.metrics.delivered == 5
 
 
 async def test_a_rare_type_is_found_in_few_pages_however_few_events_are_wanted(caller: Caller) -> None:

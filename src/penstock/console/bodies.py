@@ -19,8 +19,9 @@ NODES_MAX: Final = 2000
 """Values of a tree."""
 DEPTH_MAX: Final = 60
 VALUE_CHARACTERS_MAX: Final = 4096
-"""Characters of one text in a tree."""
-MESSAGE_CHARACTERS_MAX: Final = 2000
+TREE_CHARACTERS_MAX: Final = 64 << 10
+"""Characters of one text in a tree, and of all together: hostile ones take long to escape."""
+MESSAGE_CHARACTERS_MAX: Final = 1000
 """Characters of a message in a list."""
 TEXT_BYTES_MAX: Final = 64 << 10
 HEX_BYTES_MAX: Final = 4096
@@ -78,13 +79,7 @@ def rows(events: list[Event]) -> list[Row]:
 
 def row(event: Event) -> Row:
     place = (event.context, event.stream, event.sequence, event.position, event.type, event.ticks, event.recorded)
-    return Row(*place, len(event.body), _excerpt(event.body))
-
-
-def _excerpt(body: bytes) -> str | None:
-    text = body[:EXCERPT_BYTES].decode(errors="ignore")
-    # Of a character that is cut off at the end, up to three bytes are missing.
-    return text if len(text.encode()) >= min(len(body), EXCERPT_BYTES) - 3 and "\0" not in text else None
+    return Row(*place, len(event.body), _text(event.body[:EXCERPT_BYTES]))
 
 
 def shown_as(form: str) -> Any:
@@ -244,16 +239,18 @@ def _tree(value: Any) -> tuple[Node, bool]:
 class _Budget:
     def __init__(self) -> None:
         self._left = NODES_MAX
+        self._characters = TREE_CHARACTERS_MAX
         self.is_cut = False
 
     def node(self, key: str | None, value: Any, depth: int) -> Node:
         self._left -= 1
+        self._characters -= len(key or "")
         if isinstance(value, list):
             is_object = isinstance(value, _Members)
             items: Iterable[tuple[str, Any]] = value if is_object else ((str(at), one) for at, one in enumerate(value))
             children: list[Node] = []
             for name, item in items:
-                if self._left <= 0 or depth >= DEPTH_MAX:
+                if self._left <= 0 or depth >= DEPTH_MAX or len(name) > self._characters:
                     break
                 children.append(self.node(name, item, depth + 1))
             more = len(value) - len(children)
@@ -266,6 +263,8 @@ class _Budget:
         return self._leaf(key, "word", {True: "true", False: "false"}.get(value, "null"))
 
     def _leaf(self, key: str | None, kind: str, text: str) -> Node:
-        more = max(0, len(text) - VALUE_CHARACTERS_MAX)
+        shown = text[: max(0, min(VALUE_CHARACTERS_MAX, self._characters))]
+        more = len(text) - len(shown)
+        self._characters -= len(shown)
         self.is_cut |= more > 0
-        return Node(key, kind, str(text[:VALUE_CHARACTERS_MAX]), (), more)
+        return Node(key, kind, str(shown), (), more)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -16,9 +17,10 @@ from penstock.model.times import EXAMPLE, ticks_of_text
 NAMES: Final = 100
 EVENTS: Final = 50
 """Names, and events, in a page."""
-WIDENINGS_MAX: Final = 12
-"""How often a page of the history looks further back when it finds too little."""
+STEPS_MAX: Final = 10
+"""How often a read goes on that has found nothing yet, after a second each time."""
 WIDENING: Final = 8
+"""How many times further back a page of the history looks when it has found nothing."""
 PIECE_BYTES: Final = 256 << 10
 
 
@@ -136,26 +138,49 @@ async def _presented(visit: Visit, request: Any, present: Callable[..., Any]) ->
     return page.encoded.content
 
 
+async def _page(visit: Visit, request: ReadStream | ReadAll) -> tuple[list[Row], int]:
+    """The events of a page, and where it goes on. A long search is done in steps."""
+    page = await visit.ask(request, EventPage, bodies.rows)
+    for _ in range(STEPS_MAX):
+        assert page.encoded is not None
+        if page.encoded.count or page.end or isinstance(request, ReadStream):
+            break
+        request = replace(request, position=page.next)
+        page = await visit.ask(request, EventPage, bodies.rows)
+    assert page.encoded is not None
+    return page.encoded.content, NUMBER_MAX if page.end else page.next
+
+
 async def _rows(visit: Visit, request: ReadStream | ReadAll | None) -> list[Row]:
     """The events of a page; none without a request."""
-    if request is None:
-        return []
-    return list(await _presented(visit, request, bodies.rows))
+    return [] if request is None else (await _page(visit, request))[0]
 
 
 async def _rows_before(visit: Visit, before: int, limit: int = EVENTS) -> list[Row]:
-    """The last events before a position. Of a principal that sees few events it may skip some: a page forward has them.
+    """The last events before a position, or some of the last without a gap.
 
-    The history is read forward only, so this guesses where to begin, and looks further back if it finds nothing.
+    The history is read forward only. So this guesses where to begin, looks further back while it finds nothing, as it
+    happens to a principal that sees few events, and begins later while a page does not reach the position.
     """
-    span = limit
-    for _ in range(WIDENINGS_MAX):
-        start = max(1, before - span)
-        found = [row for row in await _rows(visit, ReadAll(start, limit=limit)) if row.position < before]
-        if found or start == 1:
-            return found
+
+    async def seen(start: int) -> tuple[list[Row], bool]:
+        rows, next = await _page(visit, ReadAll(start, limit=limit))
+        return [row for row in rows if row.position < before], next >= before
+
+    low, high, span = max(1, before - limit), before, limit
+    found, is_whole = await seen(low)
+    while not found and low > 1:
         span *= WIDENING
-    return []
+        low, high = max(1, before - span), low
+        found, is_whole = await seen(low)
+    while not is_whole and high - low > 1:
+        middle = (low + high) // 2
+        later, reaches = await seen(middle)
+        if later:
+            low, found, is_whole = middle, later, reaches
+        else:
+            high = middle
+    return found
 
 
 async def _event_at(visit: Visit, position: int, form: str) -> Shown:

@@ -5,7 +5,7 @@ escaped for HTML. `exact` leaves them as they are.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ def environment() -> Environment:
         auto_reload=False,
         finalize=_visible,
     )
-    made.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "ago": ago,
         "bytes": bytes_text,
         "clock": clock,
@@ -43,7 +43,9 @@ def environment() -> Environment:
         "exact": html,
         "n": lambda number: f"{number:,}",
         "rate": rate,
+        "sentence": sentence,
     }
+    made.filters |= filters
     made.globals |= {"static": static, "url": url, "version": __version__, "sparkline": sparkline}
     # A global, so that a part that is rendered alone has it, too.
     made.globals["ui"] = made.get_template("macros.html").module
@@ -52,6 +54,11 @@ def environment() -> Environment:
 
 def _visible(value: Any) -> Any:
     return terminal.escape(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def sentence(text: str) -> str:
+    """Words of the server as a sentence of a page."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?', '!')) else '.'}"
 
 
 def bytes_text(size: int) -> str:

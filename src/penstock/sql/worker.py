@@ -31,8 +31,8 @@ ROWS_MAX: Final = 1000
 CELLS_MAX: Final = 20_000
 """Values of a table; one with very many columns has fewer rows."""
 CELL_CHARACTERS_MAX: Final = 1000
-TEXT_CHARACTERS_MAX: Final = 4 << 20
-"""Characters of a table."""
+TEXT_CHARACTERS_MAX: Final = 512 << 10
+"""Characters of a table. The server escapes them."""
 CSV_ROWS_MAX: Final = 100_000
 CSV_BYTES_MAX: Final = 32 << 20
 

@@ -80,14 +80,13 @@ function decorate(part) {
       time.after(text);
     }
   }
-  for (const button of part.querySelectorAll("[data-copy][hidden]")) {
+  for (const button of part.querySelectorAll("[data-copy-link][hidden], [data-copy-url][hidden]")) {
     if (!navigator.clipboard) continue;
     button.hidden = false;
     const label = button.textContent;
     button.addEventListener("click", async () => {
-      const text = "absolute" in button.dataset ? new URL(button.dataset.copy, location.href).href : button.dataset.copy;
       try {
-        await navigator.clipboard.writeText(text);
+        await navigator.clipboard.writeText(await copied(button.dataset));
         button.textContent = "Copied";
       } catch {
         button.textContent = "Could not copy";
@@ -95,6 +94,14 @@ function decorate(part) {
       setTimeout(() => { button.textContent = label; }, 1500);
     });
   }
+}
+
+// The address of a page, or what the server answers at an address.
+async function copied({ copyLink, copyUrl }) {
+  if (copyLink) return new URL(copyLink, location.href).href;
+  const answer = await fetch(copyUrl);
+  if (!answer.ok) throw new Error(String(answer.status));
+  return answer.text();
 }
 
 // --- charts ------------------------------------------------------------------------------------------------------
