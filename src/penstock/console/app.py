@@ -16,7 +16,7 @@ from penstock.console.sessions import COOKIE, Sessions
 from penstock.console.static_files import STATIC
 from penstock.console.static_files import answer as static_answer
 from penstock.console.table import ACTIONS, PAGES
-from penstock.console.visit import ROOT, Action, Page, Refused, Visit, failure, url
+from penstock.console.visit import ROOT, Action, Page, Places, Refused, Visit, failure, url
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, UNKNOWN, Login
 from penstock.errors import NotAllowed, NotAuthenticated, PenstockError, Unexpected
@@ -38,6 +38,11 @@ FORM_S_MAX: Final = 10.0
 FIELDS_MAX: Final = 100
 """Fields of a form, or parameters of a query."""
 SHOWN_CHARACTERS_MAX: Final = 200
+
+STATEMENTS_MAX: Final = 2
+"""Statements of SQL at once."""
+TRIALS_MAX: Final = 1
+"""Trials of functions at once: they run in the Lua workers that serve iterators."""
 
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
@@ -67,6 +72,8 @@ class Console:
         self.gates: Sequence[Gate] = ()
         self.sessions = Sessions()
         self.sampler = Sampler(engine.metrics)
+        self.statements = Places(STATEMENTS_MAX, "statements")
+        self.trials = Places(TRIALS_MAX, "trials")
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
         self.searches = 0
@@ -139,9 +146,9 @@ class Console:
             return self._to_login(visit, ended)
         if (refusal := visit.login.admit(0)) is not None:
             raise refusal
-        if http.method == "POST":
-            return await self._act(visit)
         page = self.pages.get(path)
+        if http.method == "POST" and not (page is not None and page.posts):
+            return await self._act(visit)
         if page is None:
             raise Refused(404, f"there is no page {path[:SHOWN_CHARACTERS_MAX]} here", "The navigation has all pages.")
         return await self._page(visit, page)

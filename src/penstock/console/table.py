@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from penstock.console import browse, consumers, overview, search
+from penstock.console import browse, consumers, logs, overview, search, sql
 from penstock.console.visit import Action, Page
 from penstock.model import Right
 
@@ -16,6 +16,12 @@ PAGES: Final = (
     Page("/browse/event", "Event", "event.html", browse.event, within="/browse"),
     Page("/browse/body", "Body", "", browse.body, within="/browse"),
     Page("/search", "Search", "search.html", search.page, nav="Search", group="Data"),
+    Page("/logs", "Logs", "logs.html", logs.logs, nav="Logs", group="Data"),
+    Page("/logs/log", "Log", "log.html", logs.log, within="/logs"),
+    Page("/iterators", "Iterators", "iterators.html", logs.iterators, nav="Iterators", group="Data"),
+    Page("/iterators/iterator", "Iterator", "iterator.html", logs.iterator, within="/iterators"),
+    Page("/iterators/try", "Try a function", "try.html", logs.attempt, within="/iterators", posts=True),
+    Page("/sql", "SQL", "sql.html", sql.sql, nav="SQL", group="Data", posts=True),
     Page("/queues", "Queues", "queues.html", consumers.queues, nav="Queues", group="Consumers"),
     Page("/queues/queue", "Queue", "queue.html", consumers.queue, within="/queues"),
     Page("/queues/change", "Change", "queue_change.html", consumers.change, Right.CONSUME, within="/queues"),
@@ -54,4 +60,8 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action("/queues/delete", _CHANGE, consumers.delete, Right.CONSUME, confirm="queue"),
     Action("/subscriptions/set", _SUBSCRIPTION, consumers.set_subscription, Right.CONSUME),
     Action("/subscriptions/delete", _SUBSCRIPTION, consumers.delete_subscription, Right.CONSUME, confirm="subscriber"),
+    Action("/logs/create", "/logs", logs.create_log, Right.APPEND),
+    Action("/logs/delete", "/logs/log", logs.delete_log, Right.APPEND, confirm="log"),
+    Action("/iterators/create", "/iterators/try", logs.create_iterator, Right.APPEND),
+    Action("/iterators/delete", "/iterators/iterator", logs.delete_iterator, Right.APPEND, confirm="iterator"),
 )

@@ -1,6 +1,7 @@
 """One request of a browser: who sends it, what it asks for, and what handlers of pages and actions may do with it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 ROOT: Final = "/console"
 NUMBER_MAX: Final = (1 << 63) - 1
 
+RETRY_S: Final = 2
+
 R = TypeVar("R", bound=Reply)
 
 
@@ -40,7 +43,8 @@ class Refused(Exception):
 class Page:
     """A page. `path` is what follows `/console`. `right` is needed somewhere, with `everywhere` for the whole store;
     None: every principal may see it. `nav` is its name in the navigation, or `within` the path of the page
-    there that it belongs to. `group` is the heading under which the navigation has it.
+    there that it belongs to. `group` is the heading under which the navigation has it. A page that `posts` also answers
+    a form that changes nothing by itself, such as a statement that is too long for an address.
     """
 
     path: str
@@ -52,6 +56,7 @@ class Page:
     nav: str = ""
     group: str = ""
     within: str = ""
+    posts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,31 @@ class Visit:
     def field(self, name: str, default: str = "") -> str:
         """A field of the form."""
         return self.form.get(name, [default])[0]
+
+
+class Places:
+    """How many of something expensive may be under way at once; one more is answered *busy*."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self.most = most
+        self.what = what
+        self.taken = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """A place for as long as a `with` block lasts. Raises Refused if there is none."""
+        if self.taken >= self.most:
+            raise Refused(
+                503,
+                f"{self.taken} {self.what} are running already",
+                "Others use the console, too. Try again in a moment.",
+                {"retry-after": str(RETRY_S)},
+            )
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
 
 
 def number(name: str, text: str) -> int:

@@ -45,7 +45,7 @@ def confine(readable: Iterable[Path], start_threads: Callable[[], object]) -> li
     # The connection to the server may have a larger number, and still works.
     _limit(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
     _limit(resource.RLIMIT_CORE, 0)
-    missing = [*_without("no new privileges", _harden), *_without("Landlock", partial(_landlock, readable))]
+    missing = [*_without("no new privileges", harden), *_without("Landlock", partial(_landlock, readable))]
     # Landlock holds for threads that are started after it.
     start_threads()
     _limit(resource.RLIMIT_NPROC, 0)
@@ -90,7 +90,7 @@ def _checked(function: str, *arguments: int | bytes) -> int:
     return result
 
 
-def _harden() -> None:
+def harden() -> None:
     """No program gives it more rights, no process of the same user looks into it, and it ends with its parent."""
     _checked("prctl", _PR_SET_NO_NEW_PRIVS, 1)
     _checked("prctl", _PR_SET_DUMPABLE, 0)
