@@ -90,7 +90,7 @@ def visitor(
 
 def barriers(page: Page, *rules: str) -> list[str]:
     """What keeps people from using a page, as axe finds it: the rule, and the elements that break it."""
-    found = Axe().run(page, ALIKE, options={"runOnly": list(rules) or STANDARDS})
+    found = Axe().run(page, ALIKE, options={"runOnly": list(rules) or STANDARDS, "resultTypes": ["violations"]})
     return [
         f"{one['id']} ({one['impact']}): {one['help']}: {', '.join(node['html'][:200] for node in one['nodes'][:5])}"
         for one in found.response["violations"]
