@@ -31,8 +31,14 @@ QUERIES: Final = {
     "/browse/stream": {"context": "shop", "stream": "order-1"},
     "/browse/event": {"context": "shop", "stream": "order-1", "version": "1"},
     "/browse/body": {"context": "shop", "stream": "order-1", "version": "1"},
+    "/queues/queue": {"context": "shop", "queue": "mails"},
+    "/queues/change": {"context": "shop", "queue": "mails", "do": "delete"},
+    "/subscriptions/subscription": {"id": "1"},
 }
 """What pages have to be asked for."""
+OF_CONSUMERS: Final = ("/queues/queue", "/queues/change", "/subscriptions/subscription")
+ENDING: Final = [page for page in PAGES if page.path != "/tail/events"]
+"""The pages whose answers come to an end."""
 POLICY: Final = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -78,6 +84,8 @@ def guarded() -> Iterator[Guarded]:
                 tokens[name] = issue(root, name).token
             root.append("shop", "order-1", [penstock.event("Placed", {"total": 1}), penstock.event("Paid", {})])
             root.append("shop", "secret-2", [penstock.event("Hidden", {"pin": 4711})])
+            root.queue("shop", "mails").declare()
+            assert root.subscription("report", context="shop").id() == 1
         yield Guarded(server, tokens)
 
 
@@ -101,7 +109,7 @@ def test_browsers_are_sent_to_the_console_and_others_get_the_index(opened: Visit
     assert "/console" in index.text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+@pytest.mark.parametrize("page", ENDING, ids=lambda page: page.path)
 def test_whoever_is_not_logged_in_is_sent_to_log_in_and_comes_back(guarded: Guarded, page: Page) -> None:
     path = page.path.rstrip("/")
     with guarded.visitor() as visitor:
@@ -263,7 +271,7 @@ def test_a_link_from_another_site_loads_the_page_once_more_to_get_the_cookie(gua
 
 
 @pytest.mark.parametrize("who", ["root", "reader", "narrow", "elsewhere", "writer"])
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+@pytest.mark.parametrize("page", ENDING, ids=lambda page: page.path)
 def test_a_page_shows_what_its_reader_may_see_and_nothing_else(guarded: Guarded, page: Page, who: str) -> None:
     with guarded.visitor(who) as visitor:
         answer = visitor.get(page.path.rstrip("/"), **QUERIES.get(page.path, {}))
@@ -273,6 +281,12 @@ def test_a_page_shows_what_its_reader_may_see_and_nothing_else(guarded: Guarded,
         assert answer.status_code == (200 if sees_stream else 403)
     elif page.right is None:
         assert answer.status_code == 200
+    elif page.path in OF_CONSUMERS:
+        # A queue or subscription of which somebody may not see all does not exist for them.
+        may = who == "elsewhere" or page.right is Right.READ
+        assert answer.status_code == (
+            200 if who == "root" or (sees_all and may) else 404 if may and who != "writer" else 403
+        )
     elif (
         who == "writer" or (page.everywhere and not sees_all) or (page.path == "/browse/streams" and who == "elsewhere")
     ):

@@ -16,6 +16,7 @@ from penstock.console.sessions import COOKIE, Sessions
 from penstock.console.static_files import STATIC
 from penstock.console.static_files import answer as static_answer
 from penstock.console.table import ACTIONS, PAGES
+from penstock.console.tail import Tails
 from penstock.console.visit import ROOT, Action, Page, Places, Refused, Visit, failure, url
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, UNKNOWN, Login
@@ -78,6 +79,7 @@ class Console:
         self.actions = {action.path: action for action in ACTIONS}
         self.searches = 0
         """Under way."""
+        self.tails = Tails(engine)
         self._templates: Environment | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

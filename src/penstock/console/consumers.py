@@ -227,7 +227,7 @@ async def pause(visit: Visit) -> str:
     context, name = _named(visit)
     paused = visit.field("paused") == "1"
     await visit.ask(PauseQueue(context, name, paused), Done)
-    return f"{name} is {'paused: it hands out nothing' if paused else 'resumed'}"
+    return f"queue {name} is {'paused: it hands out nothing' if paused else 'resumed'}"
 
 
 async def move(visit: Visit) -> str:
@@ -236,7 +236,7 @@ async def move(visit: Visit) -> str:
     await visit.ask(ResetQueue(context, name, place.ticks, place.position), Done)
     now = await visit.ask(PreviewQueue(context, name), QueuePreview)
     more = "" if now.behind_is_exact else "+"
-    return f"{name} goes on at position {now.position:,}; {now.behind:,}{more} events wait"
+    return f"queue {name} goes on at position {now.position:,}; {now.behind:,}{more} events wait"
 
 
 async def replay(visit: Visit) -> str:
@@ -246,20 +246,20 @@ async def replay(visit: Visit) -> str:
     if done.is_full:
         raise Refused(
             409,
-            f"{done.waiting:,} events wait in {name} already, so nothing was put back",
+            f"{done.waiting:,} events wait in queue {name} already, so nothing was put back",
             "Try again when fewer wait.",
         )
     facts = {"context": context, "queue": name, "first": first, "last": last, "events": done.events}
     await visit.record("queues", "queue-replay", **facts)
     left_out = f"; {done.left_out:,} are held, wait or are dead letters" if done.left_out else ""
-    return f"{name} delivers {_counted(done.events)} again{left_out}"
+    return f"queue {name} delivers {_counted(done.events)} again{left_out}"
 
 
 async def set_filter(visit: Visit) -> str:
     context, name = _named(visit)
     prefix, selection = _selection(visit.field("prefixes"), visit.field("types"))
     await visit.ask(SetQueueFilter(context, name, prefix, selection.text), Done)
-    return f"{name} has another filter now"
+    return f"queue {name} has another filter now"
 
 
 async def set_retry(visit: Visit) -> str:
@@ -269,7 +269,7 @@ async def set_retry(visit: Visit) -> str:
     except ValueError:
         raise Refused(400, "each part of a retry policy is a number", "Correct it and try again.") from None
     await visit.ask(SetRetryPolicy(context, name, policy.text), Done)
-    return f"{name} has another retry policy now"
+    return f"queue {name} has another retry policy now"
 
 
 async def set_dead_after(visit: Visit) -> str:
@@ -279,7 +279,7 @@ async def set_dead_after(visit: Visit) -> str:
     await visit.ask(SetDeadLetterRule(context, name, holders), Done)
     await visit.record("queues", "queue-dead-after", context=context, queue=name, dead_after=holders)
     rule = "no event" if holders is None else f"an event after {holders:,} deliveries in vain"
-    return f"{name} makes {rule} a dead letter from now on"
+    return f"queue {name} makes {rule} a dead letter from now on"
 
 
 async def rename(visit: Visit) -> str:
@@ -287,14 +287,14 @@ async def rename(visit: Visit) -> str:
     new = _needed("the new name", visit.field("name"))
     await visit.ask(RenameQueue(context, name, new), Done)
     visit.left = url(QUEUE, context=context, queue=new)
-    return f"{name} is now {new}"
+    return f"queue {name} is now {new}"
 
 
 async def delete(visit: Visit) -> str:
     context, name = _named(visit)
     await visit.ask(DeleteQueue(context, name), Done)
     visit.left = url("/queues")
-    return f"{name} is deleted; its events are still in the history"
+    return f"queue {name} is deleted; its events are still in the history"
 
 
 async def put_back(visit: Visit) -> str:
@@ -321,8 +321,9 @@ async def _revive(visit: Visit, *, drop: bool) -> str:
         if letters:
             last = letters[-1].position
             done += await _revive_page(visit, tuple(one.position for one in letters), drop=drop)
+    verb = "is" if done == 1 else "are"
     rest = "" if is_end else "; there are more, so do it once more"
-    return f"{_counted(done, 'dead letter')} of {name} {'dropped' if drop else 'put back'}{rest}"
+    return f"{_counted(done, 'dead letter')} of queue {name} {verb} {'dropped' if drop else 'put back'}{rest}"
 
 
 async def _revive_page(visit: Visit, positions: tuple[int, ...], *, drop: bool) -> int:
@@ -397,7 +398,7 @@ async def set_subscription(visit: Visit) -> str:
     ticks = await _time_of(visit, info, place)
     await visit.ask(SetSubscription(info.subscriber, info.context, info.filter, ticks, info.selection), Done)
     visit.left = url(SUBSCRIPTION, id=info.id)
-    return f"{info.subscriber} goes on at position {(await _subscription(visit, info.id)).position:,}"
+    return f"subscription {info.subscriber} goes on at position {(await _subscription(visit, info.id)).position:,}"
 
 
 async def delete_subscription(visit: Visit) -> str:
@@ -406,4 +407,4 @@ async def delete_subscription(visit: Visit) -> str:
         raise Refused(409, f"subscription {info.id} is not of this subscriber, so nothing was changed")
     await visit.ask(DeleteSubscription(info.id), Done)
     visit.left = url("/subscriptions")
-    return f"the subscription of {info.subscriber} is deleted; its events are still in the history"
+    return f"subscription {info.subscriber} is deleted; its events are still in the history"

@@ -3,17 +3,22 @@
 This module imports little: workers load it. The last argument is what the principal may see; None: everything.
 """
 
+import json
 import time
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from penstock.console.bodies import DECODER, JSON_BYTES_MAX, Members, Number, Row, row
 from penstock.engine.jobs import find_subscription, named_for
 from penstock.engine.queue_jobs import lookup_queue
+from penstock.gates.api.media import Presented
 from penstock.model import Allocation, Event, EventFilter, QueueInfo, QueuePreview, SubscriptionInfo, View
-from penstock.model.times import TICKS_PER_MS
+from penstock.model.times import TICKS_PER_MS, text_of_ticks
 from penstock.store import Store
 from penstock.store.contract import WAITING, ReadLimits, Search
+from penstock.terminal import escape
 
 ROWS: Final = 50
 """Queues, subscriptions, allocations or dead letters in a page."""
@@ -213,3 +218,60 @@ def _is_value(value: Any, text: str) -> bool:
     if isinstance(value, str):
         return value == text or (text[:1] == text[-1:] == '"' and len(text) > 1 and value == text[1:-1])
     return not isinstance(value, list) and text == {True: "true", False: "false"}.get(value, "null")
+
+
+# --- live tail ------------------------------------------------------------------------------------------------
+
+
+class TailFilter(NamedTuple):
+    """What one tab follows; empty: all."""
+
+    context: str = ""
+    prefix: str = ""
+    types: tuple[str, ...] = ()
+
+    def has(self, event: Event) -> bool:
+        return (
+            (not self.context or event.context == self.context)
+            and event.stream.startswith(self.prefix)
+            and (not self.types or event.type in self.types)
+        )
+
+
+@dataclass(frozen=True)
+class TailRows:
+    """Makes a message of server-sent events from those events that some filter wants, with an excerpt of each body.
+
+    Each row says which filters want it, by their numbers. `begin` is as in `SharedReads`.
+    """
+
+    begin: str
+    filters: tuple[TailFilter, ...]
+
+    def __call__(self, events: list[Event]) -> Presented:
+        rows = [
+            tail_row(row(event), wanted)
+            for event in events
+            if (wanted := [number for number, one in enumerate(self.filters) if one.has(event)])
+        ]
+        if not rows:
+            return Presented(b"", (0, events[-1].position if events else 0), (0, 0))
+        text = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+        last = events[-1].position
+        return Presented(
+            f"id: {self.begin}{last}\nevent: rows\ndata: {text}\n\n".encode(), (rows[0]["at"], last), (0, 0)
+        )
+
+
+def tail_row(one: Row, wanted: list[int]) -> dict[str, Any]:
+    """A row of the table as scripts make it; every text as pages show it."""
+    return {
+        "for": wanted,
+        "at": one.position,
+        "stream": escape(f"{one.context}/{one.stream}"),
+        "query": urlencode({"context": one.context, "stream": one.stream}),
+        "type": escape(one.type),
+        "time": text_of_ticks(one.recorded)[:23],
+        "size": one.size,
+        "excerpt": None if one.excerpt is None else escape(one.excerpt),
+    }

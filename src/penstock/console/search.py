@@ -48,7 +48,7 @@ class Result(NamedTuple):
     @property
     def is_counted(self) -> bool:
         """Whether the search ended because it has found enough."""
-        return self.matches >= COUNTED_MAX
+        return self.matches >= COUNTED_MAX and not self.is_end
 
     @property
     def more(self) -> int | None:

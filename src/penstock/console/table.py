@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from penstock.console import browse, consumers, logs, overview, search, sql
+from penstock.console import browse, consumers, logs, overview, search, sql, tail
 from penstock.console.visit import Action, Page
 from penstock.model import Right
 
@@ -16,6 +16,8 @@ PAGES: Final = (
     Page("/browse/event", "Event", "event.html", browse.event, within="/browse"),
     Page("/browse/body", "Body", "", browse.body, within="/browse"),
     Page("/search", "Search", "search.html", search.page, nav="Search", group="Data"),
+    Page("/tail", "Live tail", "tail.html", tail.page, nav="Live tail", group="Data"),
+    Page("/tail/events", "Live tail", "", tail.events, within="/tail"),
     Page("/logs", "Logs", "logs.html", logs.logs, nav="Logs", group="Data"),
     Page("/logs/log", "Log", "log.html", logs.log, within="/logs"),
     Page("/iterators", "Iterators", "iterators.html", logs.iterators, nav="Iterators", group="Data"),

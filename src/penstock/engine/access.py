@@ -343,8 +343,8 @@ class Access:
         login = Login(found, self.usage[found.name], credential, ended)
         return login if ended is None else self._enter_limited(login)
 
-    def by_credential(self, shown: Credential) -> Login:
-        """The sender of a request whose session began with a credential, as it is now.
+    def by_credential(self, shown: Credential, ended: Callable[[Login], None] | None = None) -> Login:
+        """The sender of a request whose session began with a credential, as it is now; with `ended` as above.
 
         Raises NotAuthenticated once the credential or its principal is revoked, or has expired.
         """
@@ -356,7 +356,8 @@ class Access:
             raise NotAuthenticated(UNKNOWN)
         if (trace := CURRENT.get()) is not None:
             trace.principal = principal.name
-        return Login(principal, self.usage[principal.name], found)
+        login = Login(principal, self.usage[principal.name], found, ended)
+        return login if ended is None else self._enter_limited(login)
 
     def _credential(self, token: str) -> Credential:
         if len(token) > TOKEN_CHARACTERS_MAX:
