@@ -1,6 +1,7 @@
-"""Makes the software bill of materials: every package of the locks, as CycloneDX 1.6.
+"""Makes the software bill of materials as CycloneDX 1.6: every package of the locks, and those with files in this
+repository.
 
-`make sbom` writes it to build/sbom.json. The same locks always give the same bytes, and nothing is asked of the network.
+`make sbom` writes it to build/sbom.json. The same sources always give the same bytes, and the network is not needed.
 """
 
 import json
@@ -23,6 +24,9 @@ REQUIREMENT: Final = re.compile(
     r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==(\S+)(?: ; (.+?))?((?: +--hash=sha256:[0-9a-f]{64})+)"
 )
 
+VENDORED: Final = Path("src/penstock/console/static/vendor/README.md")
+VENDORED_ROW: Final = re.compile(r"^\| `[^`]+` \| `([^`]+)` \| ([0-9.]+) \|.*`([0-9a-f]{64})` \|$", re.MULTILINE)
+
 
 def requirements(lock: Path) -> list[tuple[str, str, str | None, list[str]]]:
     """Name, version, marker and SHA-256 digests of each requirement of a lock."""
@@ -36,6 +40,13 @@ def requirements(lock: Path) -> list[tuple[str, str, str | None, list[str]]]:
             digests = sorted(each.rpartition(":")[2] for each in hashes.split())
             found.append((re.sub(r"[-_.]+", "-", name).lower(), version, marker, digests))
     return found
+
+
+def vendored(root: Path) -> list[tuple[str, str, list[str]]]:
+    """Name, version and the SHA-256 digests of the files of each package whose files are in the repository."""
+    rows = VENDORED_ROW.findall((root / VENDORED).read_text(encoding="utf-8"))
+    packages = sorted({(name, version) for name, version, _ in rows})
+    return [(*package, [digest for *of, digest in rows if tuple(of) == package]) for package in packages]
 
 
 def bill_of_materials(root: Path) -> dict[str, Any]:
@@ -59,6 +70,18 @@ def bill_of_materials(root: Path) -> dict[str, Any]:
                 },
             )
             component["properties"].append({"name": "penstock:lock", "value": lock})
+    for name, version, digests in vendored(root):
+        reference = f"pkg:npm/{name}@{version}"
+        components[reference] = {
+            "type": "library",
+            "bom-ref": reference,
+            "name": name,
+            "version": version,
+            "scope": "required",
+            "hashes": [{"alg": "SHA-256", "content": digest} for digest in digests],
+            "purl": reference,
+            "properties": [{"name": "penstock:folder", "value": str(VENDORED.parent)}],
+        }
     own = purl(project["name"], project["version"])
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",

@@ -4,12 +4,13 @@ import json
 import re
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from scripts.sbom import LOCKS, bill_of_materials
+from scripts.sbom import LOCKS, VENDORED, bill_of_materials
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,10 +25,10 @@ DOCUMENT: Final = {
 COMPONENT: Final = {
     "type": "library",
     "bom-ref": ".+",
-    "name": "[a-z0-9-]+",
+    "name": "[a-z0-9.-]+",
     "version": "[^ ]{1,1024}",
     "scope": "required|optional|excluded",
-    "purl": "pkg:pypi/[a-z0-9-]+@[^@/ +]+",
+    "purl": r"pkg:(pypi/[a-z0-9-]+|npm/[a-z0-9.-]+)@[^@/ +]+",
 }
 
 
@@ -72,6 +73,14 @@ def test_the_bill_has_every_pinned_package_of_a_lock_with_its_hashes(bill: dict[
     assert {each["content"] for component in found.values() for each in component["hashes"]} == set(
         re.findall(r"--hash=sha256:(\w+)", text)
     )
+
+
+def test_the_bill_has_the_packages_whose_files_are_in_the_repository(bill: dict[str, Any]) -> None:
+    folder = ROOT / VENDORED.parent
+    found = {one["name"]: one for one in bill["components"] if one["purl"].startswith("pkg:npm/")}
+    assert set(found) == {"htmx.org", "uplot"}
+    digests = {sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.suffix in (".js", ".css")}
+    assert {each["content"] for one in found.values() for each in one["hashes"]} == digests
 
 
 def test_every_lock_is_in_the_bill() -> None:

@@ -58,7 +58,7 @@ BOUNCE: Final = (
     "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=0><title>Penstock</title>"
     "<p>One moment: opening the console.</p></html>"
 )
-"""Browsers keep the cookie back when a page of another site links here. Loaded once more, the page gets it."""
+"""Browsers send no cookie when a link on another site leads here. They send it when this page loads itself again."""
 
 
 class Console:
@@ -133,7 +133,7 @@ class Console:
                 raise Refused(
                     403,
                     "this form is not from a page that your browser has open now, so nothing was changed",
-                    "Your session may have ended. Go back, load the page again, and send the form once more.",
+                    "Your session may have ended. Go back, load the page again, and send the form again.",
                 )
         elif http.method not in ("GET", "HEAD"):
             raise Refused(405, f"{path} does not answer {http.method[:20]}", headers={"allow": "GET, HEAD, POST"})

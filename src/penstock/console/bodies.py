@@ -11,7 +11,7 @@ from penstock.model import LOG_CONTEXT, Event
 from penstock.wire.remits.cbor import check_message
 
 EXCERPT_BYTES: Final = 160
-"""What a list shows of a body."""
+"""How much of a body a list shows."""
 JSON_BYTES_MAX: Final = 1 << 20
 CBOR_BYTES_MAX: Final = 256 << 10
 """Longer bodies are not decoded: there they are text or bytes, with a link to all of it."""
@@ -83,7 +83,7 @@ def row(event: Event) -> Row:
 
 
 def shown_as(form: str) -> Any:
-    """What makes the page of an event in a worker."""
+    """A function for a worker, which makes the page of an event."""
     return partial(shown, form)
 
 
@@ -211,7 +211,7 @@ _decoder: Final = json.JSONDecoder(
 
 
 def _json_tree(body: bytes) -> tuple[Node, bool] | None:
-    """The tree of a JSON text, and whether it leaves something out; None if it is none."""
+    """The tree of a JSON text, and whether it leaves something out; None for other bodies."""
     if not body or len(body) > JSON_BYTES_MAX:
         return None
     try:

@@ -17,16 +17,16 @@ QUEUE: Final = "/queues/queue"
 QUEUES_MAX: Final = 200
 """Queues that the overview looks at."""
 LAG_MS: Final = 5 * 60_000
-"""An event that waits longer for a consumer is told."""
+"""The overview warns if an event waits longer for a consumer."""
 BACKUP_MS: Final = 26 * 3_600_000
-"""Backups older than a day and some time are told."""
+"""The overview warns if the last backup is older: more than a day."""
 SEAL_LAG: Final = 1_000_000
-"""Events that are not sealed yet, from which on that is told."""
+"""The overview mentions it if more events are not sealed yet."""
 AHEAD_S: Final = 1.0
 
 
 class Trouble(NamedTuple):
-    """What is wrong, what to do about it, and where. `level` is error, warning or note."""
+    """A problem, the advice, and a link to the page about it. `level` is error, warning or note."""
 
     level: str
     what: str
@@ -37,7 +37,7 @@ class Trouble(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """What the checks look at. Without `sees_server` a principal sees only what is in its part of the store."""
+    """The input of the checks. Without `sees_server` a principal sees only what is in its part of the store."""
 
     visit: Visit
     sees_server: bool

@@ -1,4 +1,4 @@
-"""What the charts show: rates and delays of the last minutes, sampled while somebody looks at the console."""
+"""Samples for the charts: rates and delays of the last minutes, taken while a browser shows the console."""
 
 import asyncio
 import time
@@ -11,13 +11,13 @@ from penstock.engine.metrics import Metrics
 SAMPLES_MAX: Final = 300
 SAMPLE_S: Final = 1.0
 REST_S: Final = 10.0
-"""How often samples are taken while nobody looks."""
+"""How often samples are taken while no browser watches."""
 WATCHED_S: Final = 30.0
-"""Somebody looks for so long after a page or a chart was loaded."""
+"""A browser watches for so long after it has loaded a page or a chart."""
 KEPT_S: Final = 3600.0
-"""After so long without anybody, no more samples are taken."""
+"""After so long without a browser, no more samples are taken."""
 BUSY_S: Final = 60.0
-"""For so long answers *busy* are told."""
+"""How long the overview mentions answers *busy*."""
 DELAY_SAMPLES: Final = 10
 """Delays are those of so many samples: single seconds have too few commits."""
 
@@ -47,7 +47,7 @@ class Sampler:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Somebody looks now."""
+        """A browser watches now."""
         was_watched = self._is_watched
         self._watched = time.monotonic()
         if self._timer is None or not was_watched:

@@ -1,4 +1,4 @@
-"""Who is logged in to the console: sessions in the server's memory, the cookies that name them, and failed attempts."""
+"""Sessions of the console in the server's memory, the cookies that name them, and failed attempts to log in."""
 
 import hmac
 import re

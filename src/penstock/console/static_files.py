@@ -44,7 +44,7 @@ def static(name: str) -> str:
 
 
 def answer(path: str) -> Response | None:
-    """The file of a path; None if there is none."""
+    """The file of a path, or None."""
     name = path.removeprefix(STATIC).partition("/")[2]
     found = files().get(name)
     if found is None or found.url != ROOT + path:

@@ -34,12 +34,12 @@ PAGES: Final = (
     Page("/storage", "Storage", "storage.html", storage.storage, everywhere=True, nav="Storage", group="Server"),
     Page("/sessions", "Sessions", "connections.html", connections.connections, Right.ADMIN, True, "Sessions", "Server"),
     Page("/settings", "Settings", "settings.html", connections.settings, Right.ADMIN, True, "Settings", "Server"),
-    Page("/access", "Access", "access.html", principals.principals, Right.ADMIN, True, "Access", "Rights and traces"),
+    Page("/access", "Access", "access.html", principals.principals, Right.ADMIN, True, "Access", "Security"),
     Page("/access/principal", "Principal", "principal.html", principals.principal, Right.ADMIN, True, within="/access"),
     Page("/access/token", "Token", "token.html", principals.token, Right.ADMIN, True, within="/access", posts=True),
     Page("/access/check", "Who may do what", "check.html", principals.check, Right.ADMIN, True, within="/access"),
-    Page("/audit", "Audit", "audit.html", audit.audit, Right.AUDIT, nav="Audit", group="Rights and traces"),
-    Page("/erasures", "Erasures", "erasures.html", erasures.erasures, nav="Erasures", group="Rights and traces"),
+    Page("/audit", "Audit", "audit.html", audit.audit, Right.AUDIT, nav="Audit", group="Security"),
+    Page("/erasures", "Erasures", "erasures.html", erasures.erasures, nav="Erasures", group="Security"),
     Page(
         "/erasures/preview", "Erase events", "erase.html", erasures.preview, Right.ADMIN, within="/erasures", posts=True
     ),

@@ -42,9 +42,9 @@ class Refused(Exception):
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page. `path` is what follows `/console`. `right` is needed somewhere, with `everywhere` for the whole store;
-    None: everybody who is logged in may see it. `nav` is its name in the navigation, or `within` the path of the page
-    there that it belongs to. `group` is the heading under which the navigation has it. A page that `posts` also answers
-    a form that changes nothing by itself, such as a statement that is too long for an address.
+    None: every principal may see it. `nav` is its name in the navigation, or `within` the path of the page
+    there that it belongs to. `group` is the heading under which the navigation has it. With `posts` it also answers a
+    form that changes nothing by itself, such as a statement that is too long for an address.
     """
 
     path: str
@@ -62,7 +62,7 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Action:
     """A change. `page` is the path of the page that shows an error. `confirm` is the field of the form whose value has
-    to be typed once more, as its field `typed`. The handler returns what the next page says.
+    to be typed again, into the field `typed`. The handler returns what the next page says.
     """
 
     path: str
@@ -85,7 +85,7 @@ class Visit:
     query: Mapping[str, list[str]]
     form: Mapping[str, list[str]] = field(default_factory=dict)
     is_session: bool = False
-    """Whether somebody has logged in with a token here."""
+    """Whether the browser has logged in with a token."""
     error: str = ""
     """Why an action of this page has failed."""
     left: str | None = None
@@ -125,7 +125,7 @@ class Visit:
         return not everywhere or all(EVERYWHERE in principal.views[one].scopes for one in right)
 
     async def ask(self, request: Request, kind: type[R], present: AnyEncoder | None = None) -> R:
-        """What the engine answers the principal. `present` is called in a worker, with the events of the reply."""
+        """The engine's reply to the principal. `present` is called in a worker, with the events of the reply."""
         reply = await self.engine.execute(self.login.principal, request, present, self.login)
         assert isinstance(reply, kind)
         return reply
@@ -173,7 +173,7 @@ class Places:
 
 
 def number(name: str, text: str) -> int:
-    """A whole number that somebody typed, perhaps with separators. Raises Refused."""
+    """A whole number as people type it, perhaps with separators. Raises Refused."""
     digits = text.strip().replace(",", "").replace("_", "")
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19 or int(digits) > NUMBER_MAX:
         raise Refused(400, f"{name} is {text[:60]!r}, and must be a whole number", "Go back and correct it.")
@@ -205,4 +205,4 @@ ADVICE: Final = {
     500: "The server's log has the details.",
     503: "The server is busy or stopping. Load the page again in a moment.",
 }
-"""What to do about an answer, by its status."""
+"""The advice on pages about errors, by status."""
