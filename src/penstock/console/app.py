@@ -71,6 +71,8 @@ class Console:
         self.servers = servers
         """Those whose sessions the console shows."""
         self.gates: Sequence[Gate] = ()
+        self.sources: Mapping[str, str] = {}
+        """Where settings came from, by their names."""
         self.sessions = Sessions()
         self.sampler = Sampler(engine.metrics)
         self.statements = Places(STATEMENTS_MAX, "statements")

@@ -2,7 +2,20 @@
 
 from typing import Final
 
-from penstock.console import browse, consumers, logs, overview, search, sql, tail
+from penstock.console import (
+    audit,
+    browse,
+    connections,
+    consumers,
+    erasures,
+    logs,
+    overview,
+    principals,
+    search,
+    sql,
+    storage,
+    tail,
+)
 from penstock.console.visit import Action, Page
 from penstock.model import Right
 
@@ -42,6 +55,18 @@ PAGES: Final = (
         consumers.subscription,
         within="/subscriptions",
     ),
+    Page("/storage", "Storage", "storage.html", storage.storage, everywhere=True, nav="Storage", group="Server"),
+    Page("/sessions", "Sessions", "connections.html", connections.connections, Right.ADMIN, True, "Sessions", "Server"),
+    Page("/settings", "Settings", "settings.html", connections.settings, Right.ADMIN, True, "Settings", "Server"),
+    Page("/access", "Access", "access.html", principals.principals, Right.ADMIN, True, "Access", "Security"),
+    Page("/access/principal", "Principal", "principal.html", principals.principal, Right.ADMIN, True, within="/access"),
+    Page("/access/token", "Token", "token.html", principals.token, Right.ADMIN, True, within="/access", posts=True),
+    Page("/access/check", "Who may do what", "check.html", principals.check, Right.ADMIN, True, within="/access"),
+    Page("/audit", "Audit", "audit.html", audit.audit, Right.AUDIT, nav="Audit", group="Security"),
+    Page("/erasures", "Erasures", "erasures.html", erasures.erasures, nav="Erasures", group="Security"),
+    Page(
+        "/erasures/preview", "Erase events", "erase.html", erasures.preview, Right.ADMIN, within="/erasures", posts=True
+    ),
 )
 
 _QUEUE: Final = "/queues/queue"
@@ -66,4 +91,12 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action("/logs/delete", "/logs/log", logs.delete_log, Right.APPEND, confirm="log"),
     Action("/iterators/create", "/iterators/try", logs.create_iterator, Right.APPEND),
     Action("/iterators/delete", "/iterators/iterator", logs.delete_iterator, Right.APPEND, confirm="iterator"),
+    Action("/sessions/close", "/sessions", connections.close, Right.ADMIN, everywhere=True),
+    Action("/access/add", "/access", principals.add, Right.ADMIN, everywhere=True),
+    Action("/access/change", "/access/principal", principals.change, Right.ADMIN, True, "principal"),
+    Action("/access/credential", "/access/principal", principals.add_credential, Right.ADMIN, everywhere=True),
+    Action("/access/revoke", "/access/principal", principals.revoke, Right.ADMIN, True, "principal"),
+    Action("/access/drop", "/access/principal", principals.drop, Right.ADMIN, True, "principal"),
+    Action("/erasures/stream", "/erasures/preview", erasures.erase_stream, Right.ADMIN, confirm="stream"),
+    Action("/erasures/subject", "/erasures/preview", erasures.erase_subject, Right.ADMIN, confirm="subject"),
 )

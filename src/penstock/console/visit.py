@@ -43,8 +43,8 @@ class Refused(Exception):
 class Page:
     """A page. `path` is what follows `/console`. `right` is needed somewhere, with `everywhere` for the whole store;
     None: every principal may see it. `nav` is its name in the navigation, or `within` the path of the page
-    there that it belongs to. `group` is the heading under which the navigation has it. A page that `posts` also answers
-    a form that changes nothing by itself, such as a statement that is too long for an address.
+    there that it belongs to. `group` is the heading under which the navigation has it. With `posts` it also answers a
+    form that changes nothing by itself, such as a statement that is too long for an address.
     """
 
     path: str
