@@ -76,7 +76,7 @@ async def history(visit: Visit) -> Mapping[str, Any] | Response:
     if start:
         rows = await _rows(visit, ReadAll(start, limit=EVENTS))
     else:
-        rows = await rows_before(visit, visit.number("before", head + 1))
+        rows = await _rows_before(visit, visit.number("before", head + 1))
     return {
         "rows": rows[::-1],
         "head": head,
@@ -100,7 +100,7 @@ async def event(visit: Visit) -> Mapping[str, Any]:
         _rows(visit, ReadStream(*in_stream, row.sequence + 1, None, 1)),
         _rows(visit, ReadAll(row.position + 1, limit=1)),
     )
-    earlier = await rows_before(visit, row.position, 1)
+    earlier = await _rows_before(visit, row.position, 1)
     return {
         "title": f"{row.type} {row.sequence}",
         "shown": shown,
@@ -156,15 +156,15 @@ async def _rows(visit: Visit, request: ReadStream | ReadAll | None) -> list[Row]
     return [] if request is None else (await _page(visit, request))[0]
 
 
-async def rows_before(visit: Visit, before: int, limit: int = EVENTS, of: ReadAll = ReadAll()) -> list[Row]:  # noqa: B008 -- frozen
-    """The last events before a position, or some of the last without a gap; of those that a request names.
+async def _rows_before(visit: Visit, before: int, limit: int = EVENTS) -> list[Row]:
+    """The last events before a position, or some of the last without a gap.
 
     The history is read forward only. So this guesses where to begin, looks further back while it finds nothing, as it
     happens to a principal that sees few events, and begins later while a page does not reach the position.
     """
 
     async def seen(start: int) -> tuple[list[Row], bool]:
-        rows, next = await _page(visit, replace(of, position=start, limit=limit))
+        rows, next = await _page(visit, ReadAll(start, limit=limit))
         return [row for row in rows if row.position < before], next >= before
 
     low, high, span = max(1, before - limit), before, limit

@@ -5,6 +5,7 @@ This module imports little: workers load it. The last argument is what the princ
 
 import json
 import time
+from collections import deque
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
@@ -221,6 +222,33 @@ def _is_value(value: Any, text: str) -> bool:
 
 
 # --- live tail ------------------------------------------------------------------------------------------------
+
+
+LAST_S_MAX: Final = 0.5
+"""How long a worker looks back for the last events."""
+LAST_WIDENING: Final = 8
+
+
+def last_rows(store: Store, wanted: EventFilter, head: int, rows_max: int, view: View | None) -> list[Row]:
+    """The last events, in order. The history is read forward only, so this looks at parts further and further back."""
+    deadline, wanted = time.monotonic() + LAST_S_MAX, wanted.seen_by(view)
+    found: list[Row] = []
+    last, span = head, rows_max
+    while last >= 1 and len(found) < rows_max:
+        first = low = max(1, last - span + 1)
+        part: deque[Row] = deque(maxlen=rows_max)
+        while first <= last:
+            page = store.read_all(first, wanted, SEARCH_PAGE, last)
+            part.extend(map(row, page.events))
+            if page.end:
+                break
+            if time.monotonic() > deadline:
+                # What is behind it was not looked at.
+                return found
+            first = page.next
+        found = [*part, *found][-rows_max:]
+        last, span = low - 1, span * LAST_WIDENING
+    return found
 
 
 class TailFilter(NamedTuple):

@@ -17,8 +17,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from penstock.console.browse import rows_before
-from penstock.console.jobs import TailFilter, TailRows
+from penstock.console.jobs import TailFilter, TailRows, last_rows
 from penstock.console.visit import NUMBER_MAX, Refused, Visit
 from penstock.engine import Engine
 from penstock.engine.access import Login
@@ -27,7 +26,7 @@ from penstock.gates.api.call import CONNECTION, Attendance, ClientGone
 from penstock.gates.api.followers import GIVEN_S, KEEP_ALIVE_S, RETRY_MS, SharedReads
 from penstock.gates.api.media import EVENT_STREAM_TYPE
 from penstock.gates.http import known_sender
-from penstock.model import ReadAll
+from penstock.model import EventFilter, ReadAll
 
 TAILS_MAX: Final = 64
 TAILS_PER_PRINCIPAL_MAX: Final = 8
@@ -92,7 +91,9 @@ async def page(visit: Visit) -> Mapping[str, Any]:
     """The last events; scripts add what comes."""
     one = _filter(visit.one("context"), visit.one("prefix"), visit.one("types").split(","))
     head = visit.engine.head
-    rows = await rows_before(visit, head + 1, ROWS, _request((one,)))
+    request = _request((one,))
+    wanted = EventFilter(request.context, request.filter, request.types)
+    rows = await visit.run(request, last_rows, wanted, head, ROWS)
     return {
         "one": one,
         "rows": rows[::-1],
