@@ -214,7 +214,7 @@ def test_logging_in_leads_to_the_console_only(guarded: Guarded, next: str) -> No
 
 def test_without_principals_nobody_logs_in_until_there_is_one() -> None:
     with testing.server() as server, Visitor(server.http) as visitor:
-        assert "anonymous" in visitor.page()
+        assert "no login" in visitor.page()
         assert "nobody has to log in" in visitor.page("/login")
         with penstock.connect(server.url) as client:
             put(client, "root", "all")

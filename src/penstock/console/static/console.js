@@ -186,5 +186,7 @@ if (typeof uPlot !== "undefined") {
   if (charts.length) followSamples();
 }
 
+// On a phone the navigation is one line, and the page that is open may be far to the right.
+document.querySelector("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 showTheme();
 decorate(document);
