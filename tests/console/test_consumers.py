@@ -340,7 +340,7 @@ def test_a_queue_is_renamed_and_deleted_with_its_name_typed(stored: Stored, queu
     text = stored.preview("<i>new</i>", "delete")
     assert "forgets its position" in plain(text)
     assert visitor.submit(text, "/queues/delete", typed=name).status_code == 422
-    assert stored.info("<i>new</i>")
+    assert stored.info("<i>new</i>").name == "<i>new</i>"
     assert "is deleted" in says(visitor.submit(text, "/queues/delete", typed="<i>new</i>"), visitor)
     assert stored.audit()[0] == "queue-delete"
     assert visitor.submit(text, "/queues/delete", typed="<i>new</i>").status_code == 404

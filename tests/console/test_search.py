@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from html import unescape
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -27,7 +27,7 @@ class Stored:
         self.server, self.visitor, self.root = server, visitor, root
         self.events: list[Event] = list(root.read_all())
 
-    def found(self, visitor: Visitor | None = None, **query: object) -> list[str]:
+    def found(self, visitor: Visitor | None = None, /, **query: Any) -> list[str]:
         """The types of the events that a search finds."""
         text = (visitor or self.visitor).page("/search", **query)
         types = {event.position: event.type for event in self.events}

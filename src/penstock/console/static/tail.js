@@ -84,6 +84,11 @@
     return row;
   }
 
+  function showEmpty() {
+    place.hidden = !body.rows.length;
+    emptyText.hidden = !place.hidden;
+  }
+
   function draw() {
     drawing = 0;
     if (isPaused) return;
@@ -101,7 +106,7 @@
       if ((count > ROWS_MAX || characters > CHARACTERS_MAX) && !row.contains(document.activeElement)) row.remove();
     }
     if (above) scrollBy(0, document.documentElement.scrollHeight - above);
-    emptyText.hidden = body.rows.length > 0;
+    showEmpty();
     decorate(body);
     sayPending();
   }
@@ -255,9 +260,8 @@
     body.replaceChildren();
     skipped = dropped = 0;
     pending = [];
-    draw();
-    emptyText.hidden = false;
-    emptyText.textContent = "Cleared. New events come here.";
+    showEmpty();
+    emptyText.querySelector("h2").textContent = "Cleared";
     sayPending();
   });
 }
