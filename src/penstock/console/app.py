@@ -75,8 +75,8 @@ class Console:
         """Where settings came from, by their names."""
         self.sessions = Sessions()
         self.sampler = Sampler(engine.metrics)
-        self.statements = Places(STATEMENTS_MAX, "statements")
-        self.trials = Places(TRIALS_MAX, "trials")
+        self.statements = Places(STATEMENTS_MAX, "statement")
+        self.trials = Places(TRIALS_MAX, "trial")
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
         self.searches = 0
@@ -253,7 +253,8 @@ class Console:
             for name, value in HEADERS.items():
                 found.headers.setdefault(name, value)
             return found
-        return self._rendered(visit, page.template, {"title": page.title, "page": page, **found}, status)
+        facts = {"title": page.title, "page": page, **found}
+        return self._rendered(visit, page.template, facts, visit.status if status == 200 else status)
 
     async def _act(self, visit: Visit) -> Response:
         action = self.actions.get(visit.path)

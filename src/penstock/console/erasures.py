@@ -60,7 +60,7 @@ async def preview(visit: Visit) -> Mapping[str, Any]:
             is_stream = kind == "stream"
             found = await (_of_stream(visit, context, stream, last) if is_stream else _of_subject(visit, subject, context))
         except (PenstockError, Refused) as failed:
-            error = str(failed)
+            error = visit.refused(failed)
     return {
         "kind": kind,
         "context": context,

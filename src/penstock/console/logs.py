@@ -252,7 +252,7 @@ async def attempt(visit: Visit) -> Mapping[str, Any]:
         with visit.console.trials.one():
             found["trials"] = await _tried(visit, kind, function, inputs)
     except (PenstockError, Refused) as error:
-        found["error"] = error.sentence if isinstance(error, Refused) else str(error)
+        found["error"] = visit.refused(error)
     return found
 
 

@@ -191,7 +191,7 @@ async def token(visit: Visit) -> Mapping[str, Any]:
             request = IssueToken(one.name, visit.field("label").strip(), _expiry(visit), others)
             made = await visit.ask(request, IssuedToken)
         except (InvalidRequest, Refused) as failed:
-            error = str(failed)
+            error = visit.refused(failed)
     return {
         "title": f"A token of {one.name}",
         "one": one,
@@ -224,7 +224,7 @@ async def check(visit: Visit) -> Mapping[str, Any]:
     try:
         scope = Grant.of(f"read:{where}").scope
     except InvalidRequest as failed:
-        error = str(failed)
+        error = visit.refused(failed)
     else:
         for info in page.items:
             known = visit.engine.access.principal(info.name) or Principal(info.name, ())

@@ -30,7 +30,7 @@ MODULES: Final = ("duckdb", "pyarrow")
 EXAMPLES: Final = (
     ("The newest events", "SELECT position, context, stream, type, timestamp, text\nFROM events\nORDER BY position DESC\nLIMIT 20"),
     ("Events by context and type", "SELECT context, type, count(*) AS events\nFROM events\nGROUP BY ALL\nORDER BY events DESC"),
-    ("A field of JSON", "SELECT stream, text::JSON->>'$.total' AS total\nFROM events\nWHERE type = 'Placed'"),
+    ("A field of JSON", "SELECT stream, text::JSON->>'$.total' AS total\nFROM events\nWHERE text::JSON->>'$.total' IS NOT NULL"),
     ("Events by hour", "SELECT date_trunc('hour', timestamp) AS hour, count(*) AS events\nFROM events\nGROUP BY ALL\nORDER BY hour DESC"),
 )  # fmt: skip
 
@@ -52,11 +52,11 @@ async def sql(visit: Visit) -> Mapping[str, Any] | Response:
     if visit.http.method != "POST" or missing is not None:
         return found
     is_csv = visit.field("as") == "csv"
-    with visit.console.statements.one():
-        facts, content = await _run(visit, statement, "csv" if is_csv else "table")
-    if facts["error"] is not None:
-        error, missing = facts["error"], facts.get("missing")
-        return {**found, "error": error[:1].upper() + error[1:], "missing": missing}
+    try:
+        with visit.console.statements.one():
+            facts, content = await _run(visit, statement, "csv" if is_csv else "table")
+    except Refused as refused:
+        return {**found, "error": visit.refused(refused)}
     if is_csv:
         headers = {"content-disposition": 'attachment; filename="penstock.csv"'}
         if facts["more"]:
@@ -86,7 +86,10 @@ async def _run(visit: Visit, statement: str, form: str) -> tuple[dict[str, Any],
         raise Refused(
             422, "the statement took more memory or time than there is for it, so it was ended", "Ask for less."
         )
-    return json.loads(head), content
+    facts = json.loads(head)
+    if facts["error"] is not None:
+        raise Refused(422, facts["error"])
+    return facts, content
 
 
 async def _worker(visit: Visit, asked: bytes) -> bytes:

@@ -90,6 +90,8 @@ class Visit:
     """Why an action of this page has failed."""
     left: str | None = None
     """Where an action sends the browser, if not back to its page."""
+    status: int = 200
+    """A page that shows why it cannot answer a form sets it."""
 
     @property
     def engine(self) -> Engine:
@@ -137,6 +139,13 @@ class Visit:
         view = self.engine.permitted(self.login.principal, request)
         return await self.engine.pool.run(job, *arguments, view)
 
+    def refused(self, error: "Refused | PenstockError") -> str:
+        """The sentence about an error that a page shows itself, with its form as it was. Its status is the error's."""
+        refused = error if isinstance(error, Refused) else failure(error)
+        self.status = refused.status
+        sentence = refused.sentence[:1].upper() + refused.sentence[1:]
+        return f"{sentence}. {refused.advice}".rstrip()
+
     async def record(self, stream: str, what: str, **facts: object) -> None:
         """Tell the audit about a change that is not a request of the engine."""
         await self.engine.record(self.login.principal, stream, what, **facts)
@@ -168,8 +177,8 @@ class Places:
         if self.taken >= self.most:
             raise Refused(
                 503,
-                f"{self.taken} {self.what} are running already",
-                "Others use the console, too. Try again in a moment.",
+                f"the server runs {self.most} {self.what}{'' if self.most == 1 else 's'} at a time, and no more now",
+                "Try again in a moment.",
                 {"retry-after": str(RETRY_S)},
             )
         self.taken += 1

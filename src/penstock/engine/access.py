@@ -387,8 +387,8 @@ class Access:
             found = self._known.credentials.get(name)
             if found is None or found.kind == CredentialKind.TOKEN or found.principal not in self._known.principals:
                 continue
-            if found.expires is None or found.expires > (now := now_ticks()):
-                self.used[found.id] = now
+            if found.expires is None or found.expires > now_ticks():
+                self.used[found.id] = now_ticks()
                 return found
         return None
 

@@ -68,10 +68,8 @@ def main() -> None:
 
 
 def _answer(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    try:
-        from penstock.sql.session import Limits, open_session  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        return {"error": "", "missing": error.name}, b""
+    from penstock.sql.session import Limits, open_session  # noqa: PLC0415 - its limits come first
+
     scopes = asked["scopes"]
     view = None if scopes is None else View(tuple(Scope(*scope) for scope in scopes))
     limits = Limits(MEMORY_BYTES, THREADS, asked["folder"], SPILL_BYTES)
