@@ -60,6 +60,10 @@ class Visitor:
         if request.failure != "net::ERR_ABORTED":
             self.complaints.append(f"{request.url}: {request.failure}")
 
+    def forgive(self, *wanted: str) -> None:
+        """Forget complaints about failures that a test wants, such as a status that is no success."""
+        self.complaints = [one for one in self.complaints if not any(text in one for text in wanted)]
+
     def tab(self) -> Page:
         return self.context.new_page()
 

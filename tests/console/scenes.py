@@ -5,9 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import penstock
-from penstock import Client, model
-from penstock.client import QueueBatch
-from penstock.client.sync import Queue
+from penstock import Client
 from tests.principals import issue, put
 
 OPENED: Final = datetime(2026, 11, 19, 8, tzinfo=UTC)
@@ -33,12 +31,12 @@ def fill_shop(client: Client) -> None:
         _sell(client, number, chance)
     client.append("stock", "oven-1", [penstock.event("TemperatureRead", {"celsius": 21 + step}) for step in range(5)])
     _consume(client)
-    visits = client.log("visits")
-    visits.create()
-    visits.append([{"page": f"/{chance.choice(sorted(PRICES))}", "customer": chance.choice(CUSTOMERS)}] * 1)
-    visits.append(
-        [{"page": f"/{chance.choice(sorted(PRICES))}", "customer": chance.choice(CUSTOMERS)} for _ in range(VISITS - 1)]
-    )
+    for name, count in (("returns", 3), ("visits", VISITS)):
+        log = client.log(name)
+        log.create()
+        log.append(
+            [{"page": f"/{chance.choice(sorted(PRICES))}", "customer": chance.choice(CUSTOMERS)} for _ in range(count)]
+        )
     client.iterator("visits-by-page").create("visits", "reduce", COUNT_BY_PAGE, indexed=True)
     client.iterator("cake-visits").create("visits", "filter", 'return msg.page == "/cake"')
     client.erase_subject("tony", wait=True)
@@ -80,20 +78,13 @@ def _consume(client: Client) -> None:
     with shipping.next():
         pass
     for packer in ("packer-1", "packer-2"):
-        hold(client, shipping.another(packer, count=5))
+        shipping.another(packer, count=5).take()
     mail = client.queue("shop", "mail", subscriber="mailer", types=["PaymentReceived"], ordered="stream")
     with mail.next():
         pass
     mail.pause()
     books = client.subscription("bookkeeping", context="shop", count=20, follow=False)
-    for done in books.batches():
-        assert done
-        break
-
-
-def hold(client: Client, queue: Queue) -> QueueBatch:
-    """Take events of a queue, as a consumer does that then falls silent."""
-    return client._runner.run(queue._inner.take())
+    books.progress(books.fetch())
 
 
 def fill_hostile(client: Client) -> None:
@@ -112,9 +103,9 @@ def fill_hostile(client: Client) -> None:
     with queue.next() as batch:
         for event in batch:
             batch.bury(event, HOSTILE)
-    hold(client, queue)
-    for _ in client.subscription(HOSTILE, context=HOSTILE, count=1, follow=False).batches():
-        break
+    queue.take()
+    subscription = client.subscription(HOSTILE, context=HOSTILE, count=1)
+    subscription.progress(subscription.fetch())
     log = client.log("hostile")
     log.create()
     log.append([HOSTILE, {HOSTILE: LONG * 40}, [[BIG]]])
@@ -125,6 +116,3 @@ def issue_root(client: Client) -> str:
     """A token of an administrator; from now on the server asks everybody for one."""
     put(client, "root", "all")
     return issue(client, "root", label="test").token
-
-
-__all__ = ["HOSTILE", "LONG", "MARKUP", "fill_hostile", "fill_shop", "hold", "issue_root", "model"]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from html import unescape
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from penstock.console.table import PAGES
@@ -25,23 +25,29 @@ def path_of(address: str) -> str:
     return urlsplit(address).path.removeprefix(ROOT).rstrip("/") or "/"
 
 
-def addresses(text_of: Callable[[str], str]) -> dict[str, list[str]]:
-    """Addresses of each page that can be reached from the overview: one for each choice that it offers."""
-    found: dict[str, dict[tuple[tuple[str, str], ...], str]] = {path: {} for path in PATHS}
+class Stop(NamedTuple):
+    address: str
+    text: str
+
+
+def stops(text_of: Callable[[str], str]) -> dict[str, list[Stop]]:
+    """The pages of each path that can be reached from the overview: one for each choice that it offers."""
+    found: dict[str, dict[tuple[tuple[str, str], ...], Stop]] = {path: {} for path in PATHS}
     waiting = [ROOT]
     while waiting:
         address = waiting.pop(0)
         query = dict(parse_qsl(urlsplit(address).query))
         choice = tuple((name, query[name]) for name in CHOICES if name in query)
-        ways = found.get(path_of(address))
-        if ways is None or choice in ways:
+        there = found.get(path_of(address))
+        if there is None or choice in there:
             continue
-        ways[choice] = address
-        waiting += _ways(text_of(address))
-    return {path: list(ways.values()) for path, ways in found.items()}
+        there[choice] = Stop(address, text_of(address))
+        waiting += ways(there[choice].text)
+    return {path: list(there.values()) for path, there in found.items()}
 
 
-def _ways(text: str) -> Iterator[str]:
+def ways(text: str) -> Iterator[str]:
+    """Where the links and the forms of a page lead."""
     for link in LINK.findall(text):
         yield unescape(link).partition("#")[0]
     for action, body in FORM.findall(text):
