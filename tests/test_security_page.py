@@ -126,7 +126,7 @@ def test_every_entry_of_the_audit_is_in_the_table() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     entries = set(re.findall(r'(?:entry|record)\(\s*\w+\.principal, "(\w+)", "([\w-]+)"', source))
     entries |= {("access", what) for what in re.findall(r'_write\(\s*caller, "([\w-]+)"', source)}
-    entries |= {("queues", what) for what in re.findall(r'"(queue-[a-z]+)"', source)}
+    entries |= {("queues", what) for what in re.findall(r'"((?:queue|dead-letters)-[a-z-]+)"', source)}
     entries |= {("store", f"store-{what}") for what in re.findall(r'Arrival\("(\w+)"', source)}
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", section("The audit"), re.MULTILINE)
     assert {(stream, what) for stream, names in rows for what in re.findall(r"`([\w-]+)`", names)} == entries

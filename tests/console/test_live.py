@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 import httpx
@@ -10,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import penstock
 from penstock import testing
+from penstock.console.tail import TAILS_PER_PRINCIPAL_MAX
 from tests import browser as browsers
 from tests.browser import DESKTOP, PHONE, Visitor, barriers, needs_chromium, visitor
 from tests.test_server import until as wait
@@ -122,13 +124,15 @@ def test_a_ninth_filter_is_refused_and_the_tab_says_so(served: Served) -> None:
 
 def test_another_tab_takes_over_when_the_one_with_the_connection_closes(served: Served) -> None:
     with visitor(served.browser) as one:
-        first, second = follow(served, one, "?types=Over"), follow(served, one, "?types=Over")
+        first, second = follow(served, one, "?types=Over"), follow(served, one, "?types=Over,Late")
         served.append("Over")
         until(second, "Over")
         first.close()
         served.append("Over", 3)
         expect(second.locator("#tail tbody tr")).to_have_count(4)
-        assert types(second) == ["Over"] * 4
+        served.append("Late")
+        until(second, "Late")
+        assert types(second) == ["Late"] + ["Over"] * 4
         wait(lambda: connections(served) == 1)
 
 
@@ -178,6 +182,18 @@ def test_large_and_hostile_events_are_texts_in_the_tail(served: Served) -> None:
         expect(tab.get_by_role("heading", level=1)).to_have_text("Hostile")
 
 
+def test_without_locks_each_visible_tab_has_its_own_connection(served: Served) -> None:
+    with visitor(served.browser) as one:
+        # As on a page that came over a network without TLS.
+        one.context.add_init_script("Object.defineProperty(navigator, 'locks', { value: undefined })")
+        first, second = follow(served, one, "?types=Alone"), follow(served, one, "?types=Alone,Other")
+        served.append("Other")
+        served.append("Alone")
+        until(first, "Alone")
+        until(second, "Alone")
+        assert types(second) == ["Alone", "Other"]
+
+
 def test_a_tail_goes_on_after_the_server_was_away(served: Served) -> None:
     with testing.server() as server, penstock.connect(server.url) as client:
         context = served.browser.new_context()
@@ -190,6 +206,24 @@ def test_a_tail_goes_on_after_the_server_was_away(served: Served) -> None:
             expect(tab.locator("#tail tbody td:nth-child(3)", has_text="Again")).to_be_visible(timeout=20_000)
         finally:
             context.close()
+
+
+def test_a_tab_says_why_it_is_refused_and_goes_on_when_there_is_room(served: Served) -> None:
+    with ExitStack() as stack:
+        http = stack.enter_context(httpx.Client(base_url=served.server.http, timeout=30))
+        wait(lambda: connections(served) == 0)
+        for _ in range(TAILS_PER_PRINCIPAL_MAX):
+            stack.enter_context(http.stream("GET", "/console/tail/events"))
+        context = served.browser.new_context()
+        stack.callback(context.close)
+        tab = context.new_page()
+        tab.goto(served.url("/tail?types=Room"))
+        state = tab.locator("[data-tail-state]")
+        expect(state).to_contain_text(f"Anonymous has {TAILS_PER_PRINCIPAL_MAX} live tails open")
+        http.close()
+        served.append("Room")
+        expect(state).to_have_text("Live", timeout=20_000)
+        until(tab, "Room")
 
 
 # --- queues ---------------------------------------------------------------------------------------------------

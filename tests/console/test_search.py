@@ -11,6 +11,7 @@ import penstock
 from penstock import testing
 from penstock.console import jobs
 from penstock.console.jobs import Condition, Value
+from penstock.console.visit import Places, Refused
 from penstock.model import Event, EventFilter
 from penstock.model.times import text_of_ticks
 from penstock.store import open_reader
@@ -101,6 +102,7 @@ def test_times_and_positions_bound_a_search(stored: Stored) -> None:
     wanted = [event.type for event in stored.events if b.recorded <= event.recorded <= d.recorded]
     assert stored.found(**times) == [one for one in wanted if one != "H"]
     assert stored.found(since="2999-01-01T00:00:00Z") == []
+    assert "There are no positions to search." in stored.visitor.page("/search", **{"from": 10**9})
 
 
 @pytest.mark.parametrize("grants", ["read:shop/order-1", "read:shop/order-*"])
@@ -129,6 +131,16 @@ def test_a_search_for_nonsense_is_explained(stored: Stored, query: dict[str, str
     answer = stored.visitor.get("/search", **query)
     assert answer.status_code == 400
     assert "Traceback" not in answer.text
+
+
+def test_one_search_too_many_is_answered_busy() -> None:
+    places = Places(1, "search")
+    with places.one():
+        with pytest.raises(Refused, match="runs 1 search at a time") as raised, places.one():
+            pass
+        assert (raised.value.status, "retry-after" in raised.value.headers) == (503, True)
+    with places.one():
+        assert places.taken == 1
 
 
 def test_long_bodies_are_passed_over_and_told(stored: Stored) -> None:

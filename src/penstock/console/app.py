@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SEARCHES_MAX: Final = 2
+"""Searches at once: each one keeps a worker busy."""
 FORM_BYTES_MAX: Final = 256 << 10
 """Bytes of a form."""
 FORM_S_MAX: Final = 10.0
@@ -74,14 +76,13 @@ class Console:
         self.sources: Mapping[str, str] = {}
         """Where settings came from, by their names."""
         self.sessions = Sessions()
+        self.searches = Places(SEARCHES_MAX, "search")
+        self.tails = Tails(engine)
         self.sampler = Sampler(engine.metrics)
         self.statements = Places(STATEMENTS_MAX, "statement")
         self.trials = Places(TRIALS_MAX, "trial")
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
-        self.searches = 0
-        """Under way."""
-        self.tails = Tails(engine)
         self._templates: Environment | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

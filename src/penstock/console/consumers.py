@@ -57,7 +57,7 @@ SUBSCRIPTION: Final = "/subscriptions/subscription"
 
 
 class Place(NamedTuple):
-    """Where somebody wants to move a queue or a subscription: to a position, or to a time (ticks)."""
+    """The target of a move: a position, or a time (ticks)."""
 
     by: str
     at: str
@@ -91,7 +91,7 @@ async def queue(visit: Visit) -> Mapping[str, Any]:
 
 
 async def change(visit: Visit) -> Mapping[str, Any]:
-    """What a change of a queue would do, and the form that does it."""
+    """The preview of a change of a queue, with the form that makes the change."""
     context, name, what = visit.one("context"), visit.one("queue"), visit.one("do")
     if what not in CHANGES:
         raise Refused(404, f"there is no change {what[:60]!r} of a queue", "The page of the queue has all changes.")
@@ -169,7 +169,7 @@ async def _filter_preview(visit: Visit, info: QueueInfo) -> dict[str, Any]:
 
 
 def _selection(prefixes: str, types: str) -> tuple[str, Selection]:
-    """The filter and the selection that somebody typed, a name in each line; what prefixes have in common is first."""
+    """The filter (what the prefixes have in common) and the selection of two texts with a name in each line."""
     starts, kinds = (tuple(dict.fromkeys(_lines(text))) for text in (prefixes, types))
     for what, names in (("prefixes", starts), ("types", kinds)):
         if len(names) > NAMES_MAX:
@@ -246,7 +246,7 @@ async def replay(visit: Visit) -> str:
     if done.is_full:
         raise Refused(
             409,
-            f"{done.waiting:,} events wait in queue {name} already, so nothing was put back",
+            f"{done.waiting:,} events wait in queue {name} already, so the queue stays as it was",
             "Try again when fewer wait.",
         )
     facts = {"context": context, "queue": name, "first": first, "last": last, "events": done.events}
@@ -322,7 +322,7 @@ async def _revive(visit: Visit, *, drop: bool) -> str:
             last = letters[-1].position
             done += await _revive_page(visit, tuple(one.position for one in letters), drop=drop)
     verb = "is" if done == 1 else "are"
-    rest = "" if is_end else "; there are more, so do it once more"
+    rest = "" if is_end else "; there are more, so repeat it"
     return f"{_counted(done, 'dead letter')} of queue {name} {verb} {'dropped' if drop else 'put back'}{rest}"
 
 

@@ -1,4 +1,4 @@
-"""What workers do for the console, each function in one bounded step.
+"""Jobs of the console in workers, each one bounded step.
 
 This module imports little: workers load it. The last argument is what the principal may see; None: everything.
 """
@@ -91,14 +91,14 @@ def find_time(store: Store, wanted: EventFilter, ticks: int, start: int, view: V
 
 
 def preview_of(store: Store, wanted: EventFilter, position: int, view: View | None) -> QueuePreview:
-    """What a subscription would deliver from a position on."""
+    """The lag that a subscription would have at a position."""
     lag = store.lag(wanted.seen_by(view), position)
     behind_ms = 0 if lag.oldest is None else max(0, store.now() - lag.oldest) // TICKS_PER_MS
     return QueuePreview(position, lag.events, lag.is_exact, behind_ms, 0, 0)
 
 
 def ticks_at(store: Store, wanted: EventFilter, position: int, view: View | None) -> int | None:
-    """The time of the first event at or after a position; None if there is none."""
+    """The time of the first event at or after a position; None after the last event."""
     while True:
         page = store.read_all(position, wanted.seen_by(view), ReadLimits(events_max=1))
         if page.events or page.end:
@@ -115,14 +115,17 @@ SEARCH_PAGE: Final = ReadLimits(events_max=4096, bytes_max=4 << 20)
 
 
 class Value(NamedTuple):
-    """What a header, or a field of a JSON body, has to be. Names in `path` may have dots: then both readings count."""
+    """The wanted value of a header, or of a field of a JSON body.
+
+    A name in the body may have dots: both readings of a path count.
+    """
 
     path: tuple[str, ...]
     text: str
 
 
 class Condition(NamedTuple):
-    """What else an event has to have. Times are those when it was recorded (ticks)."""
+    """Conditions beyond those of an EventFilter. Times are those when it was recorded (ticks)."""
 
     since: int = 0
     until: int | None = None
@@ -210,7 +213,7 @@ def _is_at(value: Any, path: tuple[str, ...], text: str) -> bool:
 
 
 def _is_value(value: Any, text: str) -> bool:
-    """Whether a value is what somebody typed: a text, with or without quotes, an exact number, true, false or null."""
+    """Whether a value equals a typed text: a text, with or without quotes, an exact number, true, false or null."""
     if isinstance(value, Number):
         try:
             return Decimal(value) == Decimal(text)
@@ -252,7 +255,7 @@ def last_rows(store: Store, wanted: EventFilter, head: int, rows_max: int, view:
 
 
 class TailFilter(NamedTuple):
-    """What one tab follows; empty: all."""
+    """The events that one tab follows; empty: all."""
 
     context: str = ""
     prefix: str = ""

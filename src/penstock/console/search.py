@@ -12,8 +12,6 @@ from penstock.model.times import EXAMPLE, ticks_of_text
 
 SEARCH_S_MAX: Final = 2.0
 """How long a search takes. Then the page links to where it goes on."""
-SEARCHES_MAX: Final = 2
-"""Searches at the same time: each one keeps a worker busy."""
 VALUE_CHARACTERS_MAX: Final = 4096
 NAMES_MAX: Final = 20
 """Names in the path of a field."""
@@ -78,16 +76,8 @@ async def _searched(visit: Visit) -> Result:
     # What the principal may see of this is what it may read.
     request, head = ReadAll(1, wanted.context, wanted.prefix, wanted.types), visit.engine.head
     first, last = max(1, visit.number("from", 1), visit.number("at", 1)), min(visit.number("to", NUMBER_MAX), head)
-    if visit.console.searches >= SEARCHES_MAX:
-        raise Refused(
-            503,
-            f"{SEARCHES_MAX} searches are under way, and there can be no more at the same time",
-            "Load the page again in a moment.",
-            {"retry-after": "2"},
-        )
-    visit.console.searches += 1
     began = time.monotonic()
-    try:
+    with visit.console.searches.one():
         if condition.since:
             first = max(first, await visit.run(request, first_recorded, condition.since, head))
         start, rows, matches, passed_over, is_end = first, list[Row](), 0, 0, first > last
@@ -95,8 +85,6 @@ async def _searched(visit: Visit) -> Result:
             found: Found = await visit.run(request, search, wanted, condition, first, last, ROWS - len(rows))
             rows, matches = rows + found.rows, matches + found.matches
             passed_over, first, is_end = passed_over + found.passed_over, found.next, found.end
-    finally:
-        visit.console.searches -= 1
     return Result(rows, matches, passed_over, start, max(start, first), is_end, time.monotonic() - began)
 
 

@@ -37,7 +37,7 @@ FILTER_CHARACTERS_MAX: Final = 2000
 TYPES_MAX: Final = 20
 ROWS: Final = 50
 """Events that are on the page when it comes."""
-PAGE_EVENTS: Final = 100
+PAGE_EVENTS: Final = 50
 """Events in one tick."""
 BEHIND_MAX: Final = 1000
 """Positions. A connection that is further behind goes on near the end, and says how many it skips."""
@@ -61,7 +61,7 @@ class Tails:
             (self._open.total(), TAILS_MAX, f"the server has {TAILS_MAX} live tails open"),
         ):
             if count >= most:
-                advice = "Each browser has one. Close some in other browsers; this page tries again by itself."
+                advice = "Each browser has one. Close some in other browsers; this page retries every few seconds."
                 raise Refused(503, f"{sentence}, and there can be no more", advice, {"retry-after": "10"})
         self._open[principal] += 1
 
@@ -72,7 +72,7 @@ class Tails:
 
 
 class _EventStream(StreamingResponse):
-    """Pieces until they end; then, and when nobody takes them any more, it closes."""
+    """Sends pieces until they end or the client leaves, then closes."""
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], close: Callable[[], None]) -> None:
         super().__init__(pieces, 200, {"x-accel-buffering": "no"}, EVENT_STREAM_TYPE)
@@ -99,13 +99,13 @@ async def page(visit: Visit) -> Mapping[str, Any]:
         "rows": rows[::-1],
         "filter": json.dumps(one._asdict(), ensure_ascii=False),
         "last": f"{visit.console.tails.reads.begin}{head}",
-        # Tabs of another session have a connection of their own.
+        # Tabs of different sessions do not share a connection.
         "scope": visit.csrf[:16],
     }
 
 
 async def events(visit: Visit) -> Response:
-    """What comes, as server-sent events, from now on or behind the event of an id."""
+    """New events as server-sent events, from now on or behind the event of an id."""
     if visit.http.method != "GET":
         raise Refused(405, "a live tail is only for GET", headers={"allow": "GET"})
     filters = tuple(dict.fromkeys(map(_parsed, visit.query.get("filter", ["{}"]))))
@@ -146,7 +146,7 @@ async def _followed(
             read = reads.join(attendance.login, request, is_next, present)
             try:
                 while not await attendance.wait(read.work, CHECK_S):
-                    # Whoever watches is not idle.
+                    # A session with an open tail is not idle.
                     if visit.is_session and visit.console.sessions.find(visit.id) is None:
                         raise NotAuthenticated("the session has ended")
                     if loop.time() - told > KEEP_ALIVE_S:
@@ -158,7 +158,8 @@ async def _followed(
                 reads.leave(read)
             if visit.is_session and visit.console.sessions.find(visit.id) is None:
                 raise NotAuthenticated("the session has ended")
-            position, is_next = shown.next, shown.end or not shown.events
+            # In a tick no more than a page, also of what is there already.
+            position, is_next = shown.next, True
             if not shown.content:
                 # It need not look again at what it may pass over.
                 if loop.time() - told > CHECK_S:
@@ -181,7 +182,7 @@ async def _followed(
 
 
 def _sender(visit: Visit, ended: Callable[[Login], None]) -> Login:
-    """The sender, who is told when that ends."""
+    """The sender. `ended` is called when the login ends."""
     session = visit.console.sessions.find(visit.id) if visit.is_session else None
     if session is not None:
         return visit.engine.access.by_credential(session.credential, ended)

@@ -126,18 +126,18 @@ class Visit:
             return False
         return not everywhere or all(EVERYWHERE in principal.views[one].scopes for one in right)
 
-    async def ask(self, request: Request, kind: type[R], present: AnyEncoder | None = None) -> R:
-        """The engine's reply to the principal. `present` is called in a worker, with the events of the reply."""
-        reply = await self.engine.execute(self.login.principal, request, present, self.login)
-        assert isinstance(reply, kind)
-        return reply
-
     async def run(self, request: Request, job: Callable[..., Any], *arguments: Any) -> Any:
         """What a function of a module finds in a worker: it gets the store, these arguments, and what the principal
         may see of what `request` is about; None: all of it.
         """
         view = self.engine.permitted(self.login.principal, request)
         return await self.engine.pool.run(job, *arguments, view)
+
+    async def ask(self, request: Request, kind: type[R], present: AnyEncoder | None = None) -> R:
+        """The engine's reply to the principal. `present` is called in a worker, with the events of the reply."""
+        reply = await self.engine.execute(self.login.principal, request, present, self.login)
+        assert isinstance(reply, kind)
+        return reply
 
     def refused(self, error: "Refused | PenstockError") -> str:
         """The sentence about an error that a page shows itself, with its form as it was. Its status is the error's."""

@@ -122,25 +122,27 @@
     if (!isPaused && !drawing) drawing = requestAnimationFrame(draw);
   }
 
-  // What the tab hears, from its own connection or from that of another tab.
+  // What the tab hears, from its own connection or from that of another tab, which may not have its filter yet.
   function hear(message) {
+    const isFollowed = message.keys.includes(mine);
+    if (message.kind === "over") location.reload();
+    if (message.kind === "state") {
+      const isLeftOut = message.keys.length === FILTERS_MAX && !isFollowed;
+      say(isLeftOut ? `Only ${FILTERS_MAX} filters at a time: close a tab` : message.text, isLeftOut ? "warning" : message.level);
+    }
+    if (!isFollowed || !message.id || positionOf(message.id) <= positionOf(last)) return;
     if (message.kind === "rows") take(message.rows);
-    if (message.kind === "skipped" && positionOf(message.id) > positionOf(last)) {
+    if (message.kind === "skipped") {
       skipped += message.positions;
       sayPending();
     }
-    if (message.id && positionOf(message.id) > positionOf(last)) last = message.id;
-    if (message.kind === "state") {
-      const fits = !message.keys.length || message.keys.includes(mine);
-      say(fits ? message.text : `Only ${FILTERS_MAX} filters at a time: close a tab`, fits ? message.level : "warning");
-    }
-    if (message.kind === "over") location.reload();
+    last = message.id;
   }
 
   // --- the connection ------------------------------------------------------------------------------------------------
 
-  const channel = new BroadcastChannel(name);
-  const wants = new Map([[me, { key: mine, at: Infinity }]]);
+  const channel = navigator.locks ? new BroadcastChannel(name) : null;
+  const wants = new Map([[me, { key: mine, last, at: Infinity }]]);
   let source = null;
   let keys = [];
   let isLeader = false;
@@ -148,13 +150,14 @@
   let status = { text: "Connecting", level: "plain" };
 
   function tell(message) {
-    channel.postMessage(message);
-    hear(message);
+    const told = { ...message, keys };
+    channel?.postMessage(told);
+    hear(told);
   }
 
   function tellState(text, level) {
     status = { text, level };
-    tell({ kind: "state", text, level, keys });
+    tell({ kind: "state", ...status });
   }
 
   function wanted() {
@@ -169,8 +172,11 @@
     if (!isForced && source && needed.join("\n") === keys.join("\n")) return;
     clearTimeout(again);
     source?.close();
+    // Tabs whose filter is new here may have heard less.
+    const lasts = [last, ...[...wants.values()].filter((want) => !keys.includes(want.key)).map((want) => want.last)];
+    const after = lasts.reduce((low, one) => (positionOf(one) < positionOf(low) ? one : low));
     keys = needed;
-    const query = new URLSearchParams([["after", last], ...keys.map((key) => ["filter", key])]);
+    const query = new URLSearchParams([["after", after], ...keys.map((key) => ["filter", key])]);
     const url = `${place.dataset.events}?${query}`;
     const filters = keys;
     source = new EventSource(url);
@@ -216,9 +222,9 @@
     connect();
   }
 
-  channel.addEventListener("message", ({ data }) => {
+  channel?.addEventListener("message", ({ data }) => {
     if (data.kind === "want") {
-      wants.set(data.tab, { key: data.key, at: Date.now() });
+      wants.set(data.tab, { key: data.key, last: data.last, at: Date.now() });
       if (isLeader) {
         connect();
         channel.postMessage({ kind: "state", ...status, keys });
@@ -230,9 +236,9 @@
     else hear(data);
   });
 
-  const want = () => channel.postMessage({ kind: "want", tab: me, key: mine });
+  const want = () => channel.postMessage({ kind: "want", tab: me, key: mine, last });
 
-  if (navigator.locks) {
+  if (channel) {
     want();
     setInterval(want, TELL_MS);
     // Held until the tab is gone.
