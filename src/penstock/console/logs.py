@@ -82,26 +82,26 @@ async def _presented(visit: Visit, request: model.ReadStream, present: Any) -> A
 
 
 async def log(visit: Visit) -> Mapping[str, Any]:
-    """The newest messages first, or from a number on."""
+    """The newest messages first: those before a number, or from one on."""
     name = visit.one("log")
     summary, newest = await asyncio.gather(
         visit.ask(model.ShowLog(name), LogSummary), _newest(visit, LOG_CONTEXT, name)
     )
     base = 0 if newest is None else newest.sequence - summary.messages
-    first = visit.number("from", max(0, summary.messages - MESSAGES))
+    end = visit.number("from", 0) + MESSAGES if visit.one("from") else visit.number("before", summary.messages)
+    first = max(0, end - MESSAGES)
     messages: list[Message] = []
-    if summary.messages:
-        messages = await _presented(
-            visit, model.ReadStream(LOG_CONTEXT, name, base + first + 1, limit=MESSAGES), bodies.messages
-        )
+    if first < min(end, summary.messages):
+        request = model.ReadStream(LOG_CONTEXT, name, base + first + 1, base + end, MESSAGES)
+        messages = await _presented(visit, request, bodies.messages)
     return {
         "title": name,
         "summary": summary,
         "newest": newest,
         "base": base,
         "messages": messages[::-1],
-        "older": max(0, first - MESSAGES) if first > 0 else None,
-        "newer": first + MESSAGES if first + MESSAGES < summary.messages else None,
+        "older": first or None,
+        "newer": end + MESSAGES if end < summary.messages else None,
         "iterators": [
             one for one in await asyncio.gather(*(_iterator(visit, one) for one in summary.iterators[:NAMES])) if one
         ],
