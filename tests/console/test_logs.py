@@ -54,7 +54,9 @@ def stored() -> Iterator[Stored]:
 
 def outcomes(text: str) -> list[tuple[int, str]]:
     """The result of each message of a trial, by its number."""
-    found = re.findall(r'<tr class="([^"]*)"><th scope="row" class="number">(\d+)</th><td>.*?</td>\s*<td>(.*?)</td>', text)
+    found = re.findall(
+        r'<tr class="([^"]*)"><th scope="row" class="number">(\d+)</th><td>.*?</td>\s*<td>(.*?)</td>', text
+    )
     return [(int(number), unescape(re.sub("<[^>]+>", "", result)).strip()) for _, number, result in found]
 
 
@@ -95,7 +97,7 @@ def test_an_iterator_shows_its_function_and_its_output(stored: Stored) -> None:
         text = visitor.page("/iterators/iterator", iterator="sums")
         assert "(acc or 0) + msg.n" in text
         assert re.findall(r'<code class="message">(\d+)</code>', text)[:4] == ["0", "1", "3", "6"]
-        assert '<dt>Behind</dt><dd>0<small>' in text
+        assert "<dt>Behind</dt><dd>0<small>" in text
         later = visitor.page("/iterators/iterator", **{"iterator": "sums", "from": 119})
         assert '<code class="message">7140</code>' in later
         broken = visitor.page("/iterators/iterator", iterator="broken")
@@ -149,7 +151,9 @@ def test_a_trial_runs_on_real_messages(stored: Stored) -> None:
             "Dropped",
             f'{{"n":3,"big":{2**70}}}',
         ]
-        assert [result for _, result in outcomes(attempt(visitor, "(acc or 0) + 1", kind="reduce").text)] == list("1234")
+        assert [result for _, result in outcomes(attempt(visitor, "(acc or 0) + 1", kind="reduce").text)] == list(
+            "1234"
+        )
         assert outcomes(attempt(visitor, "msg.body.total", "shop/order-1").text) == [(0, "7")]
         assert outcomes(attempt(visitor, "return msg", "sums", first="3", count="1").text) == [(3, "6")]
 

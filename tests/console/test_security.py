@@ -76,7 +76,7 @@ def test_a_principal_is_made_changed_and_revoked(guarded: Guarded) -> None:
         shown = visitor.page("/access/principal", principal="maker")
         assert "append on streams of the context shop that begin with order-" in text(shown)
         again = visitor.submit(page, "/access/add", principal="maker", grants="read")
-        assert (again.status_code, "maker exists already" in text(again)) == (409, True)
+        assert (again.status_code, "exists already" in text(again)) == (409, True)
         change = {"grants": "read\r\nappend:shop", "requests_per_s_max": "5"}
         assert visitor.submit(shown, "/access/change", **change, typed="make").status_code == 422
         wrong = visitor.submit(shown, "/access/change", **change | {"grants": "fly:shop"}, typed="maker")
@@ -125,7 +125,7 @@ def test_a_token_is_shown_once_works_and_is_revoked(guarded: Guarded) -> None:
         for days in ("0", "-1", "x", "99999999"):
             refused = visitor.submit(page, "/access/token", days=days)
             assert refused.status_code == 400
-            assert "id=\"token\"" not in refused.text
+            assert 'id="token"' not in refused.text
         unsafe = visitor.submit(page, "/access/token", label="\x1b[31m")
         assert unsafe.status_code == 422
         assert ask(root, model.ListCredentials("program"), ListPage).items == []
@@ -239,7 +239,7 @@ def test_the_audit_tells_who_did_what_and_is_filtered(guarded: Guarded) -> None:
         assert entries(visitor.page("/audit", by="nobody-here")) == []
         assert len(entries(visitor.page("/audit", since=text_of_ticks(since)))) == 1
         assert not any("watched" in one for one in entries(visitor.page("/audit", until="2020-01-01")))
-        assert "watched" not in entries(visitor.page("/audit", until=text_of_ticks(since)))[0].partition("token")[0]
+        assert "changed a principal" in entries(visitor.page("/audit", until=text_of_ticks(since)))[0]
         assert visitor.get("/audit", since="yesterday").status_code == 400
         link = re.findall(r'href="([^"]+)">Details', visitor.page("/audit"))[0]
         assert visitor.http.get(unescape(link)).status_code == 200
@@ -354,10 +354,10 @@ def test_storage_says_how_old_the_backup_is(tmp_path: Path) -> None:
             client.append("shop", "s", [penstock.event("X", {}) for _ in range(3)])
         assert "There is no backup of this store" in visitor.page("/storage")
         assert f"penstock verify --data {tmp_path}" in visitor.page("/storage")
-    store = open_store(store_url(tmp_path))
+    store = open_store(store_url(tmp_path), stream_cache_max=10, wal_bytes_max=1 << 20)
     store.leave_watermark(BACKUP, store.identity(), 2)
     store.close()
     with testing.server(tmp_path) as server, Visitor(server.http) as visitor:
         page = text(visitor.page("/storage"))
-    assert "1 events came since" in page
+    assert "1 event came since" in page
     assert "Has all up to position 2" in page

@@ -57,17 +57,19 @@ def rows(answer: httpx.Response) -> list[list[str]]:
     assert answer.status_code == 200, answer.text
     body = answer.text.partition("<tbody>")[2].partition("</tbody>")[0]
     lines = re.findall(r"<tr>(.*?)</tr>", body, re.DOTALL)
-    return [[unescape(re.sub("<[^>]+>", "", cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", one)] for one in lines]
+    return [
+        [unescape(re.sub("<[^>]+>", "", cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", one)] for one in lines
+    ]
 
 
 def test_a_statement_has_an_answer_with_exact_numbers(stored: Stored) -> None:
     with stored.visitor() as visitor:
-        assert rows(run(visitor, "SELECT count(*), NULL, 170141183460469231731687303715884105727::HUGEINT FROM events"))[
-            0
-        ][1:] == ["null", str(2**127 - 1)]
-        assert rows(run(visitor, "SELECT sum((text::JSON->>'$.total')::INT)::INT FROM events WHERE type = 'Placed'")) == [
-            ["44850"]
-        ]
+        assert rows(
+            run(visitor, "SELECT count(*), NULL, 170141183460469231731687303715884105727::HUGEINT FROM events")
+        )[0][1:] == ["null", str(2**127 - 1)]
+        assert rows(
+            run(visitor, "SELECT sum((text::JSON->>'$.total')::INT)::INT FROM events WHERE type = 'Placed'")
+        ) == [["44850"]]
         hostile = run(visitor, "SELECT stream AS \"<b>\", text FROM events WHERE context = 'other'")
         assert "<script>alert" not in hostile.text
         assert "&lt;b&gt;" in hostile.text
@@ -160,9 +162,7 @@ def test_memory_has_a_limit(stored: Stored) -> None:
         assert "256 MiB" in answer.text
 
 
-def test_time_has_a_limit_and_the_statement_stays_in_its_form(
-    stored: Stored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_has_a_limit_and_the_statement_stays_in_its_form(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sql, "STATEMENT_S_MAX", 0.5)
     with stored.visitor() as visitor:
         answer = run(visitor, SLOW)

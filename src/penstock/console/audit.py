@@ -80,7 +80,9 @@ def _entry(event: Event) -> Entry:
         members = None
     facts = members if isinstance(members, dict) else {"body": event.body.decode(errors="replace")}
     by = str(facts.pop("by", ""))
-    shown = tuple((str(name).replace("_", " "), _text(value)) for name, value in facts.items() if value not in (None, ""))
+    shown = tuple(
+        (str(name).replace("_", " "), _text(value)) for name, value in facts.items() if value not in (None, "")
+    )
     return Entry(event.stream, event.sequence, event.position, event.recorded, event.type, by, shown[:FACTS_MAX])
 
 

@@ -58,7 +58,9 @@ async def preview(visit: Visit) -> Mapping[str, Any]:
     if visit.http.method == "POST" and not visit.error:
         try:
             is_stream = kind == "stream"
-            found = await (_of_stream(visit, context, stream, last) if is_stream else _of_subject(visit, subject, context))
+            found = await (
+                _of_stream(visit, context, stream, last) if is_stream else _of_subject(visit, subject, context)
+            )
         except (PenstockError, Refused) as failed:
             error = visit.refused(failed)
     return {

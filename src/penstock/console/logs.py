@@ -220,7 +220,9 @@ async def attempt(visit: Visit) -> Mapping[str, Any]:
     """The editor for functions: with GET it is filled in, with POST the function runs."""
     is_sent = visit.http.method == "POST"
     names = visit.field if is_sent else visit.one
-    kind = _kind(visit) if is_sent else next((one for one in IteratorKind if one == visit.one("kind")), IteratorKind.MAP)
+    kind = (
+        _kind(visit) if is_sent else next((one for one in IteratorKind if one == visit.one("kind")), IteratorKind.MAP)
+    )
     log, first, count = names("log").strip(), _digits(names, "first", 0), _digits(names, "count", TRIED)
     function = _function(visit) if is_sent else EXAMPLES[kind]
     if not is_sent and (of := visit.one("iterator")):
