@@ -178,7 +178,7 @@ def test_an_open_server_says_that_it_is_open() -> None:
 
 
 def test_principals_of_a_file_are_only_shown(tmp_path: Path) -> None:
-    token = "0123456789abcdef.secret"  # noqa: S105 - of this test
+    token = "0123456789abcdef.secret"
     proof = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
     file = tmp_path / "access.toml"
     file.write_text(

@@ -115,7 +115,7 @@ def test_a_link_fills_in_the_form_and_runs_nothing(stored: Stored) -> None:
         "COPY (SELECT 1) TO '{place}/written'",
         "SELECT * FROM read_csv('/etc/passwd')",
         "SET enable_external_access = true",
-        "PRAGMA database_list; DROP VIEW events",
+        "SELECT getenv('HOME')",
         "SELEC",
         "",
     ],
@@ -184,8 +184,10 @@ def test_some_statements_run_at_once_and_one_ends_when_its_browser_leaves(monkey
 
 def _leave(visitor: Visitor, fields: dict[str, str]) -> None:
     """Begin a statement, and close the connection while it runs."""
-    with pytest.raises(httpx.ReadTimeout):
-        while True:
+    while True:
+        try:
             answer = visitor.http.post("/console/sql", data=fields, headers={"origin": visitor.origin}, timeout=3)
-            # Another statement was there first.
-            assert answer.status_code == 503
+        except httpx.ReadTimeout:
+            return
+        # Another statement was there first.
+        assert answer.status_code == 503

@@ -1,4 +1,4 @@
-"""Principals, their grants and credentials, and who may do what. If a file decides that, nothing can be changed here."""
+"""Principals, their grants and credentials, and who may do what. What a file decides cannot be changed here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -220,18 +220,19 @@ async def check(visit: Visit) -> Mapping[str, Any]:
     where, after = visit.one("where", "*").strip() or "*", visit.one("after")
     page = await visit.ask(ListPrincipals(after, NAMES), ListPage)
     found: list[tuple[str, list[Answer]]] = []
-    error = ""
+    words = error = ""
     try:
         scope = Grant.of(f"read:{where}").scope
     except InvalidRequest as failed:
         error = visit.refused(failed)
     else:
+        words = scope.words
         for info in page.items:
             known = visit.engine.access.principal(info.name) or Principal(info.name, ())
             found.append((info.name, [_answer(explain(known, right, Reach.EACH, scope)) for right in Right]))
     return {
         "where": where,
-        "words": "" if error else scope.words,
+        "words": words,
         "found": found,
         "rights": [words for _, words in RIGHTS],
         "error": error,

@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.console.overview import BACKUP_MS
 from penstock.console.visit import Visit

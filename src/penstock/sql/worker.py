@@ -1,8 +1,8 @@
 """The process in which the server's console runs one statement. The server kills it when time is up.
 
 Standard input has one JSON object: the store's `url`, the `statement`, the `scopes` that whoever asks may read (null:
-all), the `folder` to spill to, and how the answer is wanted, `as` table or csv. Standard output gets a line of JSON, with an `error` or what the
-answer is, and after it the rows: of a table another line of JSON, or CSV.
+all), the `folder` to spill to, and how the answer is wanted, `as` table or csv. Standard output gets a line of JSON,
+with an `error` or what the answer is, and after it the rows: of a table another line of JSON, or CSV.
 """
 
 import io
