@@ -1,7 +1,7 @@
 """Pages of logs and iterators, and trials of functions.
 
-A trial reads messages as whoever asks, and runs the function on them in a Lua worker: a process that has given up its
-rights, with the same limits as for iterators.
+A trial reads messages with the rights of the principal, and runs the function on them in a Lua worker: a process that
+has given up its rights, with the same limits as for iterators.
 """
 
 import asyncio
@@ -247,7 +247,7 @@ async def attempt(visit: Visit) -> Mapping[str, Any]:
     if not is_sent:
         return found
     if not visit.may(Right.APPEND):
-        # As for an iterator: who may only read starts no programs of others in the server.
+        # As for an iterator: the right to read alone runs no functions in the server.
         raise NotAllowed(visit.login.principal.name, Right.APPEND.words, log)
     try:
         inputs = await _inputs(visit, log, first, found["count"])
@@ -263,7 +263,7 @@ def _digits(names: Any, name: str, default: int) -> int:
 
 
 async def _choices(visit: Visit) -> list[str]:
-    """Logs and iterators that whoever asks may read."""
+    """Logs and iterators that the principal may read."""
     logs, iterators = await asyncio.gather(
         visit.ask(model.ListLogs(), model.Names), visit.ask(model.ListIterators(None), model.Names)
     )

@@ -1,4 +1,4 @@
-"""SQL over the history: a statement runs in a process of its own, which sees what whoever asks may read.
+"""SQL over the history: each statement runs in a separate process, which sees only what its principal may read.
 
 The process ends with the time, or when the browser has left. A link to a statement only fills in the form: no other
 site can make a browser run one.
@@ -78,7 +78,7 @@ async def sql(visit: Visit) -> Mapping[str, Any] | Response:
 
 
 def _scopes(visit: Visit) -> list[Scope] | None:
-    """What whoever asks may read; None: everything."""
+    """The principal's scopes for reading; None: everything."""
     view = visit.engine.permitted(visit.login.principal, ReadAll())
     return None if view is None else list(view.scopes)
 
@@ -105,7 +105,7 @@ async def _run(visit: Visit, statement: str, form: str) -> tuple[dict[str, Any],
 
 
 async def _worker(visit: Visit, asked: bytes) -> bytes:
-    """What a worker answers. Raises Refused when time is up, and ClientDisconnect when the browser has left."""
+    """Run a worker and return its answer. Raises Refused when time is up, and ClientDisconnect when the browser has left."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "penstock.sql.worker", stdin=pipe, stdout=pipe)
     reading = asyncio.ensure_future(_read(process, asked))

@@ -1,6 +1,6 @@
 """The process in which the server's console runs one statement. The server kills it when time is up.
 
-Standard input has one JSON object: the store's `url`, the `statement`, the `scopes` that whoever asks may read (null:
+Standard input has one JSON object: the store's `url`, the `statement`, the `scopes` that the principal may read (null:
 all), the `folder` to spill to, and how the answer is wanted, `as` table or csv. Standard output gets a line of JSON,
 with an `error` or what the answer is, and after it the rows: of a table another line of JSON, or CSV.
 """
@@ -45,7 +45,7 @@ INSTEAD: Final = {
     "MORE_MEMORY": f"; it may use {MEMORY_BYTES >> 20} MiB here: ask for less, or use penstock sql",
     "TO_FILE": "the console downloads an answer as CSV",
 }
-"""What the errors say in place of hints about options of the command line."""
+"""Errors say this instead of hints about options of the command line."""
 
 
 def main() -> None:
