@@ -105,7 +105,7 @@ async def _run(visit: Visit, statement: str, form: str) -> tuple[dict[str, Any],
 
 
 async def _worker(visit: Visit, asked: bytes) -> bytes:
-    """Run a worker and return its answer. Raises Refused when time is up, and ClientDisconnect when the browser has left."""
+    """The answer of a worker. Raises Refused when time is up, and ClientDisconnect when the browser has left."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "penstock.sql.worker", stdin=pipe, stdout=pipe)
     reading = asyncio.ensure_future(_read(process, asked))
