@@ -122,6 +122,10 @@ def test_a_token_is_issued_and_logs_in(stored: Stored) -> None:
         page.get_by_label("What it is for").fill("a test")
         page.get_by_role("button", name="Issue the token").click()
         token = page.locator("#token").inner_text()
+        one.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.get_by_role("button", name="Copy").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == token
         page.get_by_role("link", name="Back to program").click()
         expect(page.get_by_role("cell", name="a test")).to_be_visible()
         assert token not in page.content()
