@@ -488,7 +488,7 @@ def _needs(refusal: Any) -> str:
 
 
 def _sentence(grants: Iterable[Grant]) -> str:
-    return "; ".join((grant.words for grant in grants)) or "do nothing"
+    return "; ".join(grant.words for grant in grants) or "do nothing"
 
 
 def _meaning(text: str) -> str:

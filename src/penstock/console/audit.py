@@ -45,7 +45,7 @@ WORDS: Final = {
     "store-restored": "restored the store",
     "store-moved": "moved the store",
 }
-"""What entries are about; others are shown by their type."""
+"""Entries by type, in words. Others are shown by their type."""
 
 
 class Entry(NamedTuple):
@@ -80,7 +80,9 @@ def _entry(event: Event) -> Entry:
         members = None
     facts = members if isinstance(members, dict) else {"body": event.body.decode(errors="replace")}
     by = str(facts.pop("by", ""))
-    shown = tuple((str(name).replace("_", " "), _text(value)) for name, value in facts.items() if value not in (None, ""))
+    shown = tuple(
+        (str(name).replace("_", " "), _text(value)) for name, value in facts.items() if value not in (None, "")
+    )
     return Entry(event.stream, event.sequence, event.position, event.recorded, event.type, by, shown[:FACTS_MAX])
 
 
@@ -101,7 +103,7 @@ class Wanted(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What a page has found in one stream, where the stream goes on, and down to which position it has looked."""
+    """The matches in one stream, the version to go on from (0: none), and the lowest position that was read."""
 
     entries: list[Entry]
     next: int
@@ -116,7 +118,7 @@ async def audit(visit: Visit) -> Mapping[str, Any]:
     wanted = Wanted(by, what, since or 0)
     names = list(starts)
     walks = await asyncio.gather(*(_walk(visit, name, starts[name], wanted) for name in names))
-    # Below that, a stream has entries that nobody has looked at yet.
+    # Below that, a stream has entries that were not read yet.
     horizon = max((walk.position for walk in walks if walk.next), default=0)
     every = sorted((entry for walk in walks for entry in walk.entries), key=lambda one: -one.position)
     shown = [one for one in every if one.position >= horizon][:ENTRIES]
@@ -165,7 +167,7 @@ async def _starts(visit: Visit, areas: list[str], until: int | None) -> dict[str
 
 
 async def _last_before(visit: Visit, area: str, until: int) -> int | None:
-    """The version of the last entry before a time; 0 if that is the newest one, None if there is none."""
+    """The version of the last entry before a time; 0 stands for the newest one, None for no entry."""
     found = (await visit.ask(FindPosition(AUDIT_CONTEXT, area, until), Found)).position
     if found is None:
         return 0

@@ -1,4 +1,4 @@
-"""Who is connected, and the settings of the server."""
+"""The open sessions of all gates, and the settings of the server."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -46,7 +46,7 @@ async def close(visit: Visit) -> str:
     number = visit.field("session")
     servers = visit.console.servers
     if not any(server.session(number) for server in servers):
-        raise Refused(404, f"there is no session {number[:100]} any more", "It may have ended by itself.")
+        raise Refused(404, f"there is no session {number[:100]} any more", "Its client may have closed it.")
     await visit.record("sessions", "session-kicked", session=number)
     if not any(server.kick(number) for server in servers):
         return f"The session {number} had ended already."

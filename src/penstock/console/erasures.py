@@ -39,7 +39,7 @@ async def erasures(visit: Visit) -> Mapping[str, Any]:
 
 
 class Preview(NamedTuple):
-    """What an erasure would hide: so many events up to the head, or more unless it `is_exact`."""
+    """The events that an erasure would hide: so many, or another number unless it `is_exact`."""
 
     events: int
     is_exact: bool
@@ -49,7 +49,7 @@ class Preview(NamedTuple):
 
 
 async def preview(visit: Visit) -> Mapping[str, Any]:
-    """What the erasure of a stream or of a subject would hide. Nothing is changed."""
+    """Count the events that an erasure of a stream or of a subject would hide. This changes nothing."""
     kind = visit.field("kind", visit.one("kind", "stream"))
     asked = visit.field if visit.http.method == "POST" else visit.one
     context, stream, subject, last = asked("context"), asked("stream"), asked("subject"), asked("last")
@@ -58,7 +58,9 @@ async def preview(visit: Visit) -> Mapping[str, Any]:
     if visit.http.method == "POST" and not visit.error:
         try:
             is_stream = kind == "stream"
-            found = await (_of_stream(visit, context, stream, last) if is_stream else _of_subject(visit, subject, context))
+            found = await (
+                _of_stream(visit, context, stream, last) if is_stream else _of_subject(visit, subject, context)
+            )
         except (PenstockError, Refused) as failed:
             error = visit.refused(failed)
     return {

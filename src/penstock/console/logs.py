@@ -1,7 +1,7 @@
 """Pages of logs and iterators, and trials of functions.
 
-A trial reads messages as whoever asks, and runs the function on them in a Lua worker: a process that has given up its
-rights, with the same limits as for iterators.
+A trial reads messages with the rights of the principal, and runs the function on them in a Lua worker: a process that
+has given up its rights, with the same limits as for iterators.
 """
 
 import asyncio
@@ -82,26 +82,26 @@ async def _presented(visit: Visit, request: model.ReadStream, present: Any) -> A
 
 
 async def log(visit: Visit) -> Mapping[str, Any]:
-    """The newest messages first, or from a number on."""
+    """The newest messages first: those before a number, or from one on."""
     name = visit.one("log")
     summary, newest = await asyncio.gather(
         visit.ask(model.ShowLog(name), LogSummary), _newest(visit, LOG_CONTEXT, name)
     )
     base = 0 if newest is None else newest.sequence - summary.messages
-    first = visit.number("from", max(0, summary.messages - MESSAGES))
+    end = visit.number("from", 0) + MESSAGES if visit.one("from") else visit.number("before", summary.messages)
+    first = max(0, end - MESSAGES)
     messages: list[Message] = []
-    if summary.messages:
-        messages = await _presented(
-            visit, model.ReadStream(LOG_CONTEXT, name, base + first + 1, limit=MESSAGES), bodies.messages
-        )
+    if first < min(end, summary.messages):
+        request = model.ReadStream(LOG_CONTEXT, name, base + first + 1, base + end, MESSAGES)
+        messages = await _presented(visit, request, bodies.messages)
     return {
         "title": name,
         "summary": summary,
         "newest": newest,
         "base": base,
         "messages": messages[::-1],
-        "older": max(0, first - MESSAGES) if first > 0 else None,
-        "newer": first + MESSAGES if first + MESSAGES < summary.messages else None,
+        "older": first or None,
+        "newer": end + MESSAGES if end < summary.messages else None,
         "iterators": [
             one for one in await asyncio.gather(*(_iterator(visit, one) for one in summary.iterators[:NAMES])) if one
         ],
@@ -220,7 +220,9 @@ async def attempt(visit: Visit) -> Mapping[str, Any]:
     """The editor for functions: with GET it is filled in, with POST the function runs."""
     is_sent = visit.http.method == "POST"
     names = visit.field if is_sent else visit.one
-    kind = _kind(visit) if is_sent else next((one for one in IteratorKind if one == visit.one("kind")), IteratorKind.MAP)
+    kind = (
+        _kind(visit) if is_sent else next((one for one in IteratorKind if one == visit.one("kind")), IteratorKind.MAP)
+    )
     log, first, count = names("log").strip(), _digits(names, "first", 0), _digits(names, "count", TRIED)
     function = _function(visit) if is_sent else EXAMPLES[kind]
     if not is_sent and (of := visit.one("iterator")):
@@ -245,7 +247,7 @@ async def attempt(visit: Visit) -> Mapping[str, Any]:
     if not is_sent:
         return found
     if not visit.may(Right.APPEND):
-        # As for an iterator: who may only read starts no programs of others in the server.
+        # As for an iterator: the right to read alone runs no functions in the server.
         raise NotAllowed(visit.login.principal.name, Right.APPEND.words, log)
     try:
         inputs = await _inputs(visit, log, first, found["count"])
@@ -261,7 +263,7 @@ def _digits(names: Any, name: str, default: int) -> int:
 
 
 async def _choices(visit: Visit) -> list[str]:
-    """Logs and iterators that whoever asks may read."""
+    """Logs and iterators that the principal may read."""
     logs, iterators = await asyncio.gather(
         visit.ask(model.ListLogs(), model.Names), visit.ask(model.ListIterators(None), model.Names)
     )

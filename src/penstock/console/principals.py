@@ -1,4 +1,4 @@
-"""Principals, their grants and credentials, and who may do what. If a file decides that, nothing can be changed here."""
+"""Principals, their grants and credentials, and who may do what. If a file decides that, the pages only show it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -41,7 +41,7 @@ ROTATE_S: Final = (
     ("3600", "end in an hour"),
     ("86400", "end in a day"),
 )
-"""What becomes of the other tokens of a principal that gets a new one, by seconds."""
+"""Choices for the other tokens of a principal that gets a new one, in seconds."""
 RIGHTS: Final = tuple((right, VERBS[right]) for right in Right)
 
 
@@ -67,7 +67,7 @@ def _mode(visit: Visit) -> dict[str, bool]:
 
 
 def _words(text: str) -> str:
-    """What a grant means. One of a later version, or a damaged one, means nothing."""
+    """The meaning of a grant. One of a later version, or a damaged one, means nothing."""
     try:
         return Grant.of(text).words
     except InvalidRequest:
@@ -123,7 +123,7 @@ async def _known(visit: Visit, name: str) -> PrincipalInfo:
 async def add(visit: Visit) -> str:
     name = visit.field("principal").strip()
     if not visit.engine.access.is_closed:
-        # Whoever makes the first one here would be locked out at once.
+        # The first principal closes the server, also for the browser that would make it here.
         raise Refused(409, "the first principal is made with penstock access init, which prints its token")
     if reason := check_principal(name):
         raise InvalidRequest("principal", reason)
@@ -216,22 +216,23 @@ class Answer(NamedTuple):
 
 
 async def check(visit: Visit) -> Mapping[str, Any]:
-    """What each principal may do in a place."""
+    """The rights of each principal in a place."""
     where, after = visit.one("where", "*").strip() or "*", visit.one("after")
     page = await visit.ask(ListPrincipals(after, NAMES), ListPage)
     found: list[tuple[str, list[Answer]]] = []
-    error = ""
+    words = error = ""
     try:
         scope = Grant.of(f"read:{where}").scope
     except InvalidRequest as failed:
         error = visit.refused(failed)
     else:
+        words = scope.words
         for info in page.items:
             known = visit.engine.access.principal(info.name) or Principal(info.name, ())
             found.append((info.name, [_answer(explain(known, right, Reach.EACH, scope)) for right in Right]))
     return {
         "where": where,
-        "words": "" if error else scope.words,
+        "words": words,
         "found": found,
         "rights": [words for _, words in RIGHTS],
         "error": error,

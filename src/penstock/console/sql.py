@@ -1,4 +1,4 @@
-"""SQL over the history: a statement runs in a process of its own, which sees what whoever asks may read.
+"""SQL over the history: each statement runs in a separate process, which sees only what its principal may read.
 
 The process ends with the time, or when the browser has left. A link to a statement only fills in the form: no other
 site can make a browser run one.
@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from penstock.console.visit import Refused, Visit, url
-from penstock.model import ReadAll
+from penstock.model import ReadAll, Scope
 
 STATEMENT_S_MAX: Final = 20.0
 LOOK_S: Final = 0.2
@@ -28,11 +28,23 @@ LINK_CHARACTERS_MAX: Final = 2000
 """Longer statements have no link."""
 MODULES: Final = ("duckdb", "pyarrow")
 EXAMPLES: Final = (
-    ("The newest events", "SELECT position, context, stream, type, timestamp, text\nFROM events\nORDER BY position DESC\nLIMIT 20"),
-    ("Events by context and type", "SELECT context, type, count(*) AS events\nFROM events\nGROUP BY ALL\nORDER BY events DESC"),
-    ("A field of JSON", "SELECT stream, text::JSON->>'$.total' AS total\nFROM events\nWHERE text::JSON->>'$.total' IS NOT NULL"),
-    ("Events by hour", "SELECT date_trunc('hour', timestamp) AS hour, count(*) AS events\nFROM events\nGROUP BY ALL\nORDER BY hour DESC"),
-)  # fmt: skip
+    (
+        "The newest events",
+        "SELECT position, context, stream, type, timestamp, text\nFROM events\nORDER BY position DESC\nLIMIT 20",
+    ),
+    (
+        "Events by context and type",
+        "SELECT context, type, count(*) AS events\nFROM events\nGROUP BY ALL\nORDER BY events DESC",
+    ),
+    (
+        "Events by hour",
+        "SELECT date_trunc('hour', timestamp) AS hour, count(*) AS events\nFROM events\nGROUP BY ALL\nORDER BY ALL",
+    ),
+    (
+        "A field of JSON",
+        "SELECT stream, TRY_CAST(text AS JSON)->>'$.total' AS total\nFROM events\nWHERE total IS NOT NULL",
+    ),
+)
 
 
 async def sql(visit: Visit) -> Mapping[str, Any] | Response:
@@ -65,10 +77,10 @@ async def sql(visit: Visit) -> Mapping[str, Any] | Response:
     return {**found, "answer": facts, "rows": json.loads(content)}
 
 
-def _scopes(visit: Visit) -> list[tuple[str | None, str, bool]] | None:
-    """What whoever asks may read; None: everything."""
+def _scopes(visit: Visit) -> list[Scope] | None:
+    """The principal's scopes for reading; None: everything."""
     view = visit.engine.permitted(visit.login.principal, ReadAll())
-    return None if view is None else [tuple(scope) for scope in view.scopes]
+    return None if view is None else list(view.scopes)
 
 
 async def _run(visit: Visit, statement: str, form: str) -> tuple[dict[str, Any], bytes]:
@@ -93,11 +105,9 @@ async def _run(visit: Visit, statement: str, form: str) -> tuple[dict[str, Any],
 
 
 async def _worker(visit: Visit, asked: bytes) -> bytes:
-    """What a worker answers. Raises Refused when time is up, and ClientDisconnect when the browser has left."""
+    """The answer of a worker. Raises Refused when time is up, and ClientDisconnect when the browser has left."""
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "penstock.sql.worker", stdin=pipe, stdout=pipe
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "penstock.sql.worker", stdin=pipe, stdout=pipe)
     reading = asyncio.ensure_future(_read(process, asked))
     try:
         async with asyncio.timeout(STATEMENT_S_MAX):

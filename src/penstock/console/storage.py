@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.console.overview import BACKUP_MS
 from penstock.console.visit import Visit
@@ -50,6 +50,6 @@ def _copy(mark: Watermark | None, head: int, nothing: str) -> Copy:
     if not behind:
         return Copy(mark, 0, "good", "It has all events")
     is_old = 1000 * time.time() - mark.unix_ms > BACKUP_MS
-    return Copy(mark, behind, "warning" if is_old else "good", f"{behind:,} events came since")
-
-
+    return Copy(
+        mark, behind, "warning" if is_old else "good", f"{behind:,} event{'' if behind == 1 else 's'} came since"
+    )

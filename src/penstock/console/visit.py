@@ -44,7 +44,7 @@ class Page:
     """A page. `path` is what follows `/console`. `right` is needed somewhere, with `everywhere` for the whole store;
     None: every principal may see it. `nav` is its name in the navigation, or `within` the path of the page
     there that it belongs to. `group` is the heading under which the navigation has it. With `posts` it also answers a
-    form that changes nothing by itself, such as a statement that is too long for an address.
+    form that is no action, such as a statement that is too long for an address.
     """
 
     path: str
@@ -173,7 +173,7 @@ class Places:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """A place for as long as a `with` block lasts. Raises Refused if there is none."""
+        """A place for as long as a `with` block lasts. Raises Refused if all are taken."""
         if self.taken >= self.most:
             raise Refused(
                 503,

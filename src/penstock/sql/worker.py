@@ -1,8 +1,8 @@
 """The process in which the server's console runs one statement. The server kills it when time is up.
 
-Standard input has one JSON object: the store's `url`, the `statement`, the `scopes` that whoever asks may read (null:
-all), the `folder` to spill to, and how the answer is wanted, `as` table or csv. Standard output gets a line of JSON, with an `error` or what the
-answer is, and after it the rows: of a table another line of JSON, or CSV.
+Standard input has one JSON object: the store's `url`, the `statement`, the `scopes` that the principal may read (null:
+all), the `folder` to spill to, and how the answer is wanted, `as` table or csv. Standard output gets a line of JSON,
+with an `error` or what the answer is, and after it the rows: of a table another line of JSON, or CSV.
 """
 
 import io
@@ -12,11 +12,13 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
-from penstock.engine.confinement import harden
+from penstock.engine.confinement import enclose, harden, python_places
 from penstock.errors import PenstockError
 from penstock.model import Scope, View
+from penstock.store.urls import SQLITE
 
 MEMORY_BYTES: Final = 256 << 20
 """DuckDB's memory; then it spills."""
@@ -25,6 +27,8 @@ PROCESS_BYTES: Final = 4 << 30
 """Address space of the process. DuckDB and Arrow map more than they use."""
 CPU_S_MAX: Final = 60
 THREADS: Final = 1
+MACHINE: Final = (Path("/proc"), Path("/sys/fs/cgroup"))
+"""Where DuckDB looks for the memory that there is; without it, it aborts."""
 NICENESS: Final = 15
 
 ROWS_MAX: Final = 1000
@@ -41,19 +45,23 @@ INSTEAD: Final = {
     "MORE_MEMORY": f"; it may use {MEMORY_BYTES >> 20} MiB here: ask for less, or use penstock sql",
     "TO_FILE": "the console downloads an answer as CSV",
 }
-"""What the errors say in place of hints about options of the command line."""
+"""Errors say this instead of hints about options of the command line."""
 
 
 def main() -> None:
-    with suppress(OSError):
-        # Not every system can.
-        harden()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (SPILL_BYTES, SPILL_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S_MAX, CPU_S_MAX))
     resource.setrlimit(resource.RLIMIT_AS, (PROCESS_BYTES, PROCESS_BYTES))
     os.nice(NICENESS)
     asked = json.loads(sys.stdin.buffer.read())
+    url: str = asked["url"]
+    if url.startswith(SQLITE):
+        # What gets out of DuckDB reads only what it could read anyway. A database may be anywhere.
+        enclose([Path(url.removeprefix(SQLITE)), *python_places(), *MACHINE], [Path(asked["folder"])])
+    else:
+        with suppress(OSError):
+            harden()
     out = sys.stdout.buffer
     try:
         facts, content = _answer(asked)
