@@ -37,6 +37,9 @@ macro `ui.action_form`, which adds the CSRF token, where to go back to, and the 
 
     {{ ui.action_form(visit, "/queues/delete", "Delete", {"context": c, "queue": q}, confirm="queue", danger=true) }}
 
+A page with `posts=True` answers forms itself, at its own path: for what is too long or too private for an address, and
+for what is shown only once. Its handler finds `visit.form` filled.
+
 A handler whose change is no request of the engine records it in the audit with `await visit.record(…)`.
 """
 

@@ -42,6 +42,11 @@ FIELDS_MAX: Final = 100
 """Fields of a form, or parameters of a query."""
 SHOWN_CHARACTERS_MAX: Final = 200
 
+STATEMENTS_MAX: Final = 2
+"""Statements of SQL at once."""
+TRIALS_MAX: Final = 1
+"""Trials of functions at once: they run in the Lua workers that serve iterators."""
+
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
 
@@ -68,10 +73,14 @@ class Console:
         self.servers = servers
         """Those whose sessions the console shows."""
         self.gates: Sequence[Gate] = ()
+        self.sources: Mapping[str, str] = {}
+        """Where settings came from, by their names."""
         self.sessions = Sessions()
         self.searches = Places(SEARCHES_MAX, "search")
         self.tails = Tails(engine)
         self.sampler = Sampler(engine.metrics)
+        self.statements = Places(STATEMENTS_MAX, "statement")
+        self.trials = Places(TRIALS_MAX, "trial")
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
         self._templates: Environment | None = None
@@ -142,9 +151,9 @@ class Console:
             return self._to_login(visit, ended)
         if (refusal := visit.login.admit(0)) is not None:
             raise refusal
-        if http.method == "POST":
-            return await self._act(visit)
         page = self.pages.get(path)
+        if http.method == "POST" and not (page is not None and page.posts):
+            return await self._act(visit)
         if page is None:
             raise Refused(404, f"there is no page {path[:SHOWN_CHARACTERS_MAX]} here", "The navigation has all pages.")
         return await self._page(visit, page)
@@ -245,7 +254,8 @@ class Console:
             for name, value in HEADERS.items():
                 found.headers.setdefault(name, value)
             return found
-        return self._rendered(visit, page.template, {"title": page.title, "page": page, **found}, status)
+        facts = {"title": page.title, "page": page, **found}
+        return self._rendered(visit, page.template, facts, visit.status if status == 200 else status)
 
     async def _act(self, visit: Visit) -> Response:
         action = self.actions.get(visit.path)

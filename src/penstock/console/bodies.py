@@ -21,6 +21,8 @@ DEPTH_MAX: Final = 60
 VALUE_CHARACTERS_MAX: Final = 4096
 TREE_CHARACTERS_MAX: Final = 64 << 10
 """Characters of one text in a tree, and of all together: hostile ones take long to escape."""
+MESSAGE_CHARACTERS_MAX: Final = 1000
+"""Characters of a message in a list."""
 TEXT_BYTES_MAX: Final = 64 << 10
 HEX_BYTES_MAX: Final = 4096
 HEX_WIDTH: Final = 16
@@ -142,6 +144,52 @@ def _hex_lines(data: bytes) -> Iterable[tuple[str, str, str]]:
         line = data[start : start + HEX_WIDTH]
         letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
         yield f"{start:06x}", line.hex(" "), letters
+
+
+# --- messages of logs -----------------------------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """A message of a log, or an item of an iterator: its JSON, of which `more` characters are left out."""
+
+    number: int
+    text: str
+    more: int
+    size: int
+    recorded: int | None = None
+
+
+def messages(events: list[Event]) -> list[Message]:
+    """Messages by the versions of their events."""
+    return [_message(event.sequence, event.body)._replace(recorded=event.recorded) for event in events]
+
+
+def items(_store: Any, contents: list[bytes], first: int) -> list[Message]:
+    """A job of a worker: items of CBOR, numbered from the first."""
+    return [_message(first + at, content) for at, content in enumerate(contents)]
+
+
+def contents(events: list[Event]) -> list[tuple[int, bytes]]:
+    """Messages as functions get them."""
+    return [(event.sequence, event.body) for event in events]
+
+
+def event_messages(events: list[Event]) -> list[tuple[int, bytes]]:
+    """Events of a stream as functions get them."""
+    # It brings Lua with it.
+    from penstock.engine.iterator_jobs import event_message  # noqa: PLC0415
+
+    return [(event.sequence, event_message(event)) for event in events]
+
+
+def _message(number: int, content: bytes) -> Message:
+    from penstock.history.columns import json_of  # noqa: PLC0415 - as above
+
+    if not content or len(content) > CBOR_BYTES_MAX or check_message(content) is not None:
+        text = "(nothing)" if not content else "(too long to show, or no CBOR)"
+        return Message(number, text, 0, len(content))
+    text = json_of(content)
+    return Message(number, text[:MESSAGE_CHARACTERS_MAX], max(0, len(text) - MESSAGE_CHARACTERS_MAX), len(content))
 
 
 # --- trees ----------------------------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ class Refused(Exception):
 class Page:
     """A page. `path` is what follows `/console`. `right` is needed somewhere, with `everywhere` for the whole store;
     None: every principal may see it. `nav` is its name in the navigation, or `within` the path of the page
-    there that it belongs to. `group` is the heading under which the navigation has it.
+    there that it belongs to. `group` is the heading under which the navigation has it. With `posts` it also answers a
+    form that is no action, such as a statement that is too long for an address.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Page:
     nav: str = ""
     group: str = ""
     within: str = ""
+    posts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class Visit:
     """Why an action of this page has failed."""
     left: str | None = None
     """Where an action sends the browser, if not back to its page."""
+    status: int = 200
+    """A page that shows why it cannot answer a form sets it."""
 
     @property
     def engine(self) -> Engine:
@@ -135,6 +139,13 @@ class Visit:
         assert isinstance(reply, kind)
         return reply
 
+    def refused(self, error: "Refused | PenstockError") -> str:
+        """The sentence about an error that a page shows itself, with its form as it was. Its status is the error's."""
+        refused = error if isinstance(error, Refused) else failure(error)
+        self.status = refused.status
+        sentence = refused.sentence[:1].upper() + refused.sentence[1:]
+        return f"{sentence}. {refused.advice}".rstrip()
+
     async def record(self, stream: str, what: str, **facts: object) -> None:
         """Tell the audit about a change that is not a request of the engine."""
         await self.engine.record(self.login.principal, stream, what, **facts)
@@ -162,7 +173,7 @@ class Places:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """A place for as long as a `with` block lasts. Raises Refused if there is none."""
+        """A place for as long as a `with` block lasts. Raises Refused if all are taken."""
         if self.taken >= self.most:
             raise Refused(
                 503,
