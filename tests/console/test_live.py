@@ -276,12 +276,14 @@ def test_dead_letters_are_put_back_one_by_one(served: Served) -> None:
 # --- every page -----------------------------------------------------------------------------------------------
 
 
+# test_browser.py looks at every page once; here is each combination.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "dark", "checked"),
     [
         (PHONE, True, ("found", "tail", "hostile queue", "move")),
-        pytest.param(DESKTOP, False, PAGES, marks=pytest.mark.long),
-        pytest.param(DESKTOP, True, PAGES, marks=pytest.mark.long),
+        (DESKTOP, False, PAGES),
+        (DESKTOP, True, PAGES),
     ],
 )
 def test_pages_fit_and_have_no_barriers(

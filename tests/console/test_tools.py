@@ -135,6 +135,8 @@ def test_a_token_is_issued_and_logs_in(stored: Stored) -> None:
         expect(theirs.get_by_role("link", name="Access")).to_have_count(0)
 
 
+# test_browser.py looks at every page once; here is each combination.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "dark", "scripts"), [(DESKTOP, False, True), (PHONE, True, True), (PHONE, False, False)], ids=str
 )
