@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
 from penstock.console import Console
@@ -33,21 +33,21 @@ Ready = Callable[[str], None]
 """Called with the ready line when every gate listens."""
 
 
-def run(settings: Settings, ready: Ready) -> None:
-    """Serve until a signal comes. Raises the error if it cannot start."""
+def run(settings: Settings, ready: Ready, sources: Mapping[str, str] | None = None) -> None:
+    """Serve until a signal comes. Raises the error if it cannot start. `sources` says where settings came from."""
     log_to_stderr(settings.log_level, settings.log_format)
     # The loop's thread and the writer take turns at the interpreter. By default a busy loop keeps the
     # writer waiting for 5 ms after every call into SQLite; see bench/appends.py. Only here: the process is ours.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(serve(settings, ready))
+        runner.run(serve(settings, ready, sources))
 
 
-async def serve(settings: Settings, ready: Ready) -> None:
+async def serve(settings: Settings, ready: Ready, sources: Mapping[str, str] | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises the error if it cannot start."""
     stopping = _stop_event()
     engine = Engine(store_address(settings), settings)
-    gates = _gates(engine)
+    gates = _gates(engine, sources)
     await start(engine, gates)
     telemetry = Telemetry.configured(engine, os.environ)
     memory.settle()
@@ -67,7 +67,7 @@ async def serve(settings: Settings, ready: Ready) -> None:
         log.info("stopped")
 
 
-def _gates(engine: Engine) -> list[Gate]:
+def _gates(engine: Engine, sources: Mapping[str, str] | None) -> list[Gate]:
     """The gates of the settings, in the order of the ready line."""
     settings = engine.settings
     tls = ServerTls.of(settings)
@@ -80,14 +80,20 @@ def _gates(engine: Engine) -> list[Gate]:
         gates.append(MqGate(engine, settings.mq, tls))
     if settings.remits is not None:
         gates.append(RemitsGate(engine, settings.remits, tls))
-    return [*gates, http_gate(engine, gates, tls)]
+    return [*gates, http_gate(engine, gates, tls, sources)]
 
 
-def http_gate(engine: Engine, others: Sequence[ZeromqGate | MqGate | RemitsGate], tls: ServerTls | None) -> HttpGate:
+def http_gate(
+    engine: Engine,
+    others: Sequence[ZeromqGate | MqGate | RemitsGate],
+    tls: ServerTls | None,
+    sources: Mapping[str, str] | None = None,
+) -> HttpGate:
     """The HTTP gate with the console, which shows all gates."""
     console = Console(engine, others)
     gate = HttpGate(engine, others, tls, console)
     console.gates = [*others, gate]
+    console.sources = sources or {}
     return gate
 
 

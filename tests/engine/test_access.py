@@ -326,6 +326,8 @@ async def test_changes_are_recorded_with_who_made_them_and_erased_names_as_diges
     for request in (
         model.PutBackLetters("shop", "q", (letter,), drop=True),
         model.PutBackLetters("shop", "q", (letter,), drop=True),
+        model.ReplayQueue("shop", "q", letter, letter, model.ProducerMark("replays", 1)),
+        model.ReplayQueue("shop", "q", letter, letter, model.ProducerMark("replays", 1)),
         model.ResetQueue("shop", "q", 0),
         model.PauseQueue("shop", "q"),
         model.PauseQueue("shop", "q", False),
@@ -344,7 +346,15 @@ async def test_changes_are_recorded_with_who_made_them_and_erased_names_as_diges
         await engine.execute(ADMIN, request)
     entries = (await audited(engine))[before:]
     assert [what for what, _ in entries] == [
-        *("queue-letters-dropped", "queue-reset", "queue-pause", "queue-resume", "queue-retry", "queue-dead-letters"),
+        *(
+            "queue-letters-dropped",
+            "queue-replay",
+            "queue-reset",
+            "queue-pause",
+            "queue-resume",
+            "queue-retry",
+            "queue-dead-letters",
+        ),
         *("queue-filter", "queue-rename", "queue-delete"),
         *("subscription-reset", "subscription-deleted"),
         *("iterator-deleted", "log-deleted", "erased", "principal-revoked"),

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -138,3 +140,43 @@ async def test_a_worker_that_answers_twice_or_stays_after_its_last_word_is_repla
     await engine.lua.run(send, frame_answer(JobAnswer(True, None, False)))
     await until(lambda: engine.metrics.lua.replaced == 2)
     assert await engine.lua.run(pid) != last
+
+
+# --- the process that runs SQL --------------------------------------------------------------------------------
+
+ENCLOSED: Final = """
+import sys
+from pathlib import Path
+from penstock.engine.confinement import enclose, python_places
+readable, writable = map(Path, sys.argv[1:])
+print(enclose([readable, *python_places()], [writable]))
+for act in (
+    lambda: (readable / "file").read_text(),
+    lambda: (writable / "file").write_text("new"),
+    lambda: (readable / "other").write_text("new"),
+    lambda: Path("/etc/passwd").read_text(),
+    lambda: __import__("socket").create_connection(("127.0.0.1", 9)),
+):
+    try:
+        act()
+        print("done")
+    except PermissionError:
+        print("refused")
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+def test_an_enclosed_process_keeps_the_paths_that_it_is_given(tmp_path: Path) -> None:
+    readable, writable = tmp_path / "readable", tmp_path / "writable"
+    for path in (readable, writable):
+        path.mkdir()
+        (path / "file").write_text("old")
+    command = [sys.executable, "-c", ENCLOSED, str(readable), str(writable)]
+    missing, *found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    if missing != "[]":
+        pytest.skip(f"not confined: {missing}")
+    # Older versions of Landlock do not know connections.
+    assert found[:4] == ["done", "done", "refused", "refused"]
+    assert found[4] in ("refused", "ConnectionRefusedError")
+    assert (writable / "file").read_text() == "new"

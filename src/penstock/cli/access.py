@@ -27,7 +27,7 @@ from penstock.cli.output import (
 )
 from penstock.errors import PenstockError, PrincipalNotFound, StoreInUse
 from penstock.model import Grant, IssuedToken, Limits, Principal, PrincipalInfo, Right, grants_of
-from penstock.model.access import EVERYWHERE, LOG_CONTEXT, RIGHTS, Scope, check_label, is_administrator
+from penstock.model.access import LOG_CONTEXT, RIGHTS, VERBS, check_label, is_administrator
 from penstock.model.requests import Reach
 from penstock.model.times import datetime_of
 from penstock.settings import resolve
@@ -353,8 +353,8 @@ def check_command(
     found = [explain(principal, right, reach, scope) for right in rights]
     refused = next((one for one in found if one.refusal is not None), None)
     grants = list(dict.fromkeys(str(grant) for one in found for grant in one.grants))
-    place = f" {_place(scope)}" if reach in PLACED else ""
-    doing = f"{' and '.join(_VERBS[one] for one in rights)}{place}" if reach is Reach.EACH else f"use {what}{place}"
+    place = f" {scope.words}" if reach in PLACED else ""
+    doing = f"{' and '.join(VERBS[one] for one in rights)}{place}" if reach is Reach.EACH else f"use {what}{place}"
     if refused is not None:
         part = f"; {', '.join(map(str, refused.grants))} allows only a part of it" if refused.grants else ""
         line = f"no: {name} may not {doing}: {_needs(refused.refusal)}{part}"
@@ -487,36 +487,12 @@ def _needs(refusal: Any) -> str:
     return f"it needs the right {refusal.right}{where}"
 
 
-def _place(scope: Scope) -> str:
-    if scope == EVERYWHERE:
-        return "everywhere"
-    name = "" if scope.context == LOG_CONTEXT and scope.stream else f" of the context {scope.context}"
-    kind = "log" if not name else "stream"
-    if scope.is_exact:
-        return f"on the {kind} {scope.stream}{name}"
-    return f"on {kind}s{name} that begin with {scope.stream}" if scope.stream else f"in the context {scope.context}"
-
-
-def _words(grant: Grant) -> str:
-    rights = "do everything" if grant.rights == Right.ALL else " and ".join(_VERBS[right] for right in grant.rights)
-    return f"{rights} {_place(grant.scope)}"
-
-
-_VERBS: Final = {
-    Right.READ: "read",
-    Right.APPEND: "append",
-    Right.CONSUME: "consume",
-    Right.ADMIN: "administer",
-    Right.AUDIT: "read the audit",
-}
-
-
 def _sentence(grants: Iterable[Grant]) -> str:
-    return "; ".join(map(_words, grants)) or "do nothing"
+    return "; ".join(grant.words for grant in grants) or "do nothing"
 
 
 def _meaning(text: str) -> str:
-    return f"{text}: {_words(Grant.of(text))}"
+    return f"{text}: {Grant.of(text).words}"
 
 
 def _limits(before: Limits, given: list[str] | None) -> Limits:

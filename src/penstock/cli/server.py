@@ -49,7 +49,7 @@ def serve_command(resolved: ResolvedSettings) -> None:
         sys.stdout.flush()
 
     with store_errors():
-        run(settings, print_now)
+        run(settings, print_now, resolved.sources)
 
 
 def sessions_command(http: Http = None, config: Config = None, as_json: AsJson = False) -> None:

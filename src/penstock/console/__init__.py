@@ -6,10 +6,10 @@ JavaScript: links, and forms with GET and POST. Scripts only refresh parts of pa
 **A page** is one row of `PAGES`: path, title, template, handler, the right it needs, its place in the navigation. The
 handler is `async def page(visit: Visit) -> dict`; the dict goes to the template. It asks the engine only by `await
 visit.ask(Request(…), Reply)`, which checks rights and limits. `visit.one("name")` and `visit.number("from", 1)` read
-the query. Long work on events belongs in a worker: pass a function of a module as `present` of `visit.ask`. A handler
-may return a `Response` instead, such as a download or a stream of events; what it cannot answer it refuses with
-`Refused(status, sentence, advice)`. Modules that take long to import (DuckDB, Arrow, Spark) are imported inside the
-handler.
+the query. Long work on events belongs in a worker: pass a function of a module as `present` of `visit.ask`, or to
+`visit.run` one that reads the store itself, as those of `penstock.console.jobs`. A handler may return a `Response`
+instead, such as a download or a stream of events; what it cannot answer it refuses with `Refused(status, sentence,
+advice)`. Modules that take long to import (DuckDB, Arrow, Spark) are imported inside the handler.
 
 **A template** extends `base.html` and fills `{% block content %}`. The macros of `macros.html` are `ui`: badges,
 pagers, crumbs, empty states, forms, tables of events, trees and charts. Every text that a template prints is escaped
@@ -36,6 +36,9 @@ or to `visit.left`. If the handler raises an error, the page is shown again with
 macro `ui.action_form`, which adds the CSRF token, where to go back to, and the field for what has to be typed:
 
     {{ ui.action_form(visit, "/queues/delete", "Delete", {"context": c, "queue": q}, confirm="queue", danger=true) }}
+
+A page with `posts=True` answers forms itself, at its own path: for what is too long or too private for an address, and
+for what is shown only once. Its handler finds `visit.form` filled.
 
 A handler whose change is no request of the engine records it in the audit with `await visit.record(…)`.
 """

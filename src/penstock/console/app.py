@@ -16,7 +16,8 @@ from penstock.console.sessions import COOKIE, Sessions
 from penstock.console.static_files import STATIC
 from penstock.console.static_files import answer as static_answer
 from penstock.console.table import ACTIONS, PAGES
-from penstock.console.visit import ROOT, Action, Page, Refused, Visit, failure, url
+from penstock.console.tail import Tails
+from penstock.console.visit import ROOT, Action, Page, Places, Refused, Visit, failure, url
 from penstock.engine import Engine
 from penstock.engine.access import NOBODY, UNKNOWN, Login
 from penstock.errors import NotAllowed, NotAuthenticated, PenstockError, Unexpected
@@ -24,12 +25,15 @@ from penstock.gates import Gate
 from penstock.gates.api.call import CONNECTION, ENGINE_S_MAX, STALL_S_MAX
 from penstock.gates.http import known_sender
 from penstock.tcp import TcpServer, network_of
+from penstock.terminal import escape
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 log = logging.getLogger(__name__)
 
+SEARCHES_MAX: Final = 2
+"""Searches at once: each one keeps a worker busy."""
 FORM_BYTES_MAX: Final = 256 << 10
 """Bytes of a form."""
 FORM_S_MAX: Final = 10.0
@@ -37,6 +41,11 @@ FORM_S_MAX: Final = 10.0
 FIELDS_MAX: Final = 100
 """Fields of a form, or parameters of a query."""
 SHOWN_CHARACTERS_MAX: Final = 200
+
+STATEMENTS_MAX: Final = 2
+"""Statements of SQL at once."""
+TRIALS_MAX: Final = 1
+"""Trials of functions at once: they run in the Lua workers that serve iterators."""
 
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
@@ -64,8 +73,14 @@ class Console:
         self.servers = servers
         """Those whose sessions the console shows."""
         self.gates: Sequence[Gate] = ()
+        self.sources: Mapping[str, str] = {}
+        """Where settings came from, by their names."""
         self.sessions = Sessions()
+        self.searches = Places(SEARCHES_MAX, "search")
+        self.tails = Tails(engine)
         self.sampler = Sampler(engine.metrics)
+        self.statements = Places(STATEMENTS_MAX, "statement")
+        self.trials = Places(TRIALS_MAX, "trial")
         self.pages = {page.path: page for page in PAGES}
         self.actions = {action.path: action for action in ACTIONS}
         self._templates: Environment | None = None
@@ -136,9 +151,9 @@ class Console:
             return self._to_login(visit, ended)
         if (refusal := visit.login.admit(0)) is not None:
             raise refusal
-        if http.method == "POST":
-            return await self._act(visit)
         page = self.pages.get(path)
+        if http.method == "POST" and not (page is not None and page.posts):
+            return await self._act(visit)
         if page is None:
             raise Refused(404, f"there is no page {path[:SHOWN_CHARACTERS_MAX]} here", "The navigation has all pages.")
         return await self._page(visit, page)
@@ -239,7 +254,8 @@ class Console:
             for name, value in HEADERS.items():
                 found.headers.setdefault(name, value)
             return found
-        return self._rendered(visit, page.template, {"title": page.title, "page": page, **found}, status)
+        facts = {"title": page.title, "page": page, **found}
+        return self._rendered(visit, page.template, facts, visit.status if status == 200 else status)
 
     async def _act(self, visit: Visit) -> Response:
         action = self.actions.get(visit.path)
@@ -262,10 +278,11 @@ class Console:
     async def _acted(self, visit: Visit, action: Action) -> str:
         if not visit.may(action.right, everywhere=action.everywhere):
             raise NotAllowed(visit.login.principal.name, action.right.words, "*" if action.everywhere else "")
-        if action.confirm and visit.field("typed").strip() != visit.field(action.confirm).strip():
-            raise Refused(
-                422, f"what you typed is not {visit.field(action.confirm)}, so nothing was changed", "Type it again."
-            )
+        if action.confirm:
+            wanted, typed = visit.field(action.confirm), visit.field("typed").strip()
+            # Not every character of a name can be typed: then it is typed as the page shows it.
+            if typed not in (wanted.strip(), escape(wanted).strip()):
+                raise Refused(422, f"what you typed is not {wanted}, so nothing was changed", "Type it again.")
         return await action.handler(visit)
 
     def _error(self, visit: Visit | None, refused: Refused) -> Response:

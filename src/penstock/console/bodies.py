@@ -21,6 +21,8 @@ DEPTH_MAX: Final = 60
 VALUE_CHARACTERS_MAX: Final = 4096
 TREE_CHARACTERS_MAX: Final = 64 << 10
 """Characters of one text in a tree, and of all together: hostile ones take long to escape."""
+MESSAGE_CHARACTERS_MAX: Final = 1000
+"""Characters of a message in a list."""
 TEXT_BYTES_MAX: Final = 64 << 10
 HEX_BYTES_MAX: Final = 4096
 HEX_WIDTH: Final = 16
@@ -144,21 +146,67 @@ def _hex_lines(data: bytes) -> Iterable[tuple[str, str, str]]:
         yield f"{start:06x}", line.hex(" "), letters
 
 
+# --- messages of logs -----------------------------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """A message of a log, or an item of an iterator: its JSON, of which `more` characters are left out."""
+
+    number: int
+    text: str
+    more: int
+    size: int
+    recorded: int | None = None
+
+
+def messages(events: list[Event]) -> list[Message]:
+    """Messages by the versions of their events."""
+    return [_message(event.sequence, event.body)._replace(recorded=event.recorded) for event in events]
+
+
+def items(_store: Any, contents: list[bytes], first: int) -> list[Message]:
+    """A job of a worker: items of CBOR, numbered from the first."""
+    return [_message(first + at, content) for at, content in enumerate(contents)]
+
+
+def contents(events: list[Event]) -> list[tuple[int, bytes]]:
+    """Messages as functions get them."""
+    return [(event.sequence, event.body) for event in events]
+
+
+def event_messages(events: list[Event]) -> list[tuple[int, bytes]]:
+    """Events of a stream as functions get them."""
+    # It brings Lua with it.
+    from penstock.engine.iterator_jobs import event_message  # noqa: PLC0415
+
+    return [(event.sequence, event_message(event)) for event in events]
+
+
+def _message(number: int, content: bytes) -> Message:
+    from penstock.history.columns import json_of  # noqa: PLC0415 - as above
+
+    if not content or len(content) > CBOR_BYTES_MAX or check_message(content) is not None:
+        text = "(nothing)" if not content else "(too long to show, or no CBOR)"
+        return Message(number, text, 0, len(content))
+    text = json_of(content)
+    return Message(number, text[:MESSAGE_CHARACTERS_MAX], max(0, len(text) - MESSAGE_CHARACTERS_MAX), len(content))
+
+
 # --- trees ----------------------------------------------------------------------------------------------------
 
 
-class _Number(str):
+class Number(str):
     """The digits of a number, as they are stored."""
 
     __slots__ = ()
 
 
-class _Members(list[tuple[str, Any]]):
+class Members(list[tuple[str, Any]]):
     """An object, whose names may be there twice."""
 
 
-_decoder: Final = json.JSONDecoder(
-    parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_Members
+DECODER: Final = json.JSONDecoder(
+    parse_int=Number, parse_float=Number, parse_constant=Number, object_pairs_hook=Members
 )
 
 
@@ -167,7 +215,7 @@ def _json_tree(body: bytes) -> tuple[Node, bool] | None:
     if not body or len(body) > JSON_BYTES_MAX:
         return None
     try:
-        value = _decoder.decode(body.decode())
+        value = DECODER.decode(body.decode())
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
@@ -180,7 +228,7 @@ def _cbor_tree(body: bytes) -> tuple[Node, bool] | None:
     # It brings Arrow with it, which takes long to import.
     from penstock.history.columns import json_of  # noqa: PLC0415
 
-    return _tree(_decoder.decode(json_of(body)))
+    return _tree(DECODER.decode(json_of(body)))
 
 
 def _tree(value: Any) -> tuple[Node, bool]:
@@ -198,7 +246,7 @@ class _Budget:
         self._left -= 1
         self._characters -= len(key or "")
         if isinstance(value, list):
-            is_object = isinstance(value, _Members)
+            is_object = isinstance(value, Members)
             items: Iterable[tuple[str, Any]] = value if is_object else ((str(at), one) for at, one in enumerate(value))
             children: list[Node] = []
             for name, item in items:
@@ -208,7 +256,7 @@ class _Budget:
             more = len(value) - len(children)
             self.is_cut |= more > 0
             return Node(key, "object" if is_object else "array", str(len(value)), tuple(children), more)
-        if isinstance(value, _Number):
+        if isinstance(value, Number):
             return self._leaf(key, "number", value)
         if isinstance(value, str):
             return self._leaf(key, "string", value)

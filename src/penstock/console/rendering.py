@@ -101,8 +101,8 @@ def clock(ticks: int, digits: int = 7) -> Markup:
     day, _, moment = text_of_ticks(seconds * TICKS_PER_SECOND).removesuffix("Z").partition("T")
     shown = f"{fraction:07}"
     zone = " UTC" if digits == len(shown) else ""
-    return Markup('<time datetime="{0}T{1}.{2}Z">{0} {1}.{3}{4}</time>').format(
-        day, moment, shown[:3], shown[:digits], zone
+    return Markup('<time datetime="{0}T{1}.{2}Z">{0} {1}{3}{4}</time>').format(
+        day, moment, shown[:3], f".{shown[:digits]}" if digits else "", zone
     )
 
 

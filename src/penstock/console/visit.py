@@ -1,6 +1,7 @@
 """One request of a browser: who sends it, what it asks for, and what handlers of pages and actions may do with it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 ROOT: Final = "/console"
 NUMBER_MAX: Final = (1 << 63) - 1
 
+RETRY_S: Final = 2
+
 R = TypeVar("R", bound=Reply)
 
 
@@ -40,7 +43,8 @@ class Refused(Exception):
 class Page:
     """A page. `path` is what follows `/console`. `right` is needed somewhere, with `everywhere` for the whole store;
     None: every principal may see it. `nav` is its name in the navigation, or `within` the path of the page
-    there that it belongs to. `group` is the heading under which the navigation has it.
+    there that it belongs to. `group` is the heading under which the navigation has it. With `posts` it also answers a
+    form that is no action, such as a statement that is too long for an address.
     """
 
     path: str
@@ -52,6 +56,7 @@ class Page:
     nav: str = ""
     group: str = ""
     within: str = ""
+    posts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class Visit:
     """Why an action of this page has failed."""
     left: str | None = None
     """Where an action sends the browser, if not back to its page."""
+    status: int = 200
+    """A page that shows why it cannot answer a form sets it."""
 
     @property
     def engine(self) -> Engine:
@@ -119,11 +126,25 @@ class Visit:
             return False
         return not everywhere or all(EVERYWHERE in principal.views[one].scopes for one in right)
 
+    async def run(self, request: Request, job: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function of a module finds in a worker: it gets the store, these arguments, and what the principal
+        may see of what `request` is about; None: all of it.
+        """
+        view = self.engine.permitted(self.login.principal, request)
+        return await self.engine.pool.run(job, *arguments, view)
+
     async def ask(self, request: Request, kind: type[R], present: AnyEncoder | None = None) -> R:
         """The engine's reply to the principal. `present` is called in a worker, with the events of the reply."""
         reply = await self.engine.execute(self.login.principal, request, present, self.login)
         assert isinstance(reply, kind)
         return reply
+
+    def refused(self, error: "Refused | PenstockError") -> str:
+        """The sentence about an error that a page shows itself, with its form as it was. Its status is the error's."""
+        refused = error if isinstance(error, Refused) else failure(error)
+        self.status = refused.status
+        sentence = refused.sentence[:1].upper() + refused.sentence[1:]
+        return f"{sentence}. {refused.advice}".rstrip()
 
     async def record(self, stream: str, what: str, **facts: object) -> None:
         """Tell the audit about a change that is not a request of the engine."""
@@ -140,6 +161,31 @@ class Visit:
     def field(self, name: str, default: str = "") -> str:
         """A field of the form."""
         return self.form.get(name, [default])[0]
+
+
+class Places:
+    """How many of something expensive may be under way at once; one more is answered *busy*."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self.most = most
+        self.what = what
+        self.taken = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """A place for as long as a `with` block lasts. Raises Refused if all are taken."""
+        if self.taken >= self.most:
+            raise Refused(
+                503,
+                f"the server runs {self.most} {self.what}{'' if self.most == 1 else 's'} at a time, and no more now",
+                "Try again in a moment.",
+                {"retry-after": str(RETRY_S)},
+            )
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
 
 
 def number(name: str, text: str) -> int:

@@ -257,6 +257,8 @@ class Access:
         self._known = Known(0, {}, {})
         self.usage: defaultdict[str, Usage] = defaultdict(Usage)
         """By the principal's name. Only administrators make names, so their number is bounded."""
+        self.used: dict[str, int] = {}
+        """When each credential was last shown to this server (ticks), by its id."""
         self._logins: dict[str, set[Login]] = {}
         self._context: EngineContext | None = None
         self._is_in_doubt = False
@@ -344,8 +346,8 @@ class Access:
         login = Login(found, self.usage[found.name], credential, ended)
         return login if ended is None else self._enter_limited(login)
 
-    def by_credential(self, shown: Credential) -> Login:
-        """The sender of a request whose session began with a credential, as it is now.
+    def by_credential(self, shown: Credential, ended: Callable[[Login], None] | None = None) -> Login:
+        """The sender of a request whose session began with a credential, as it is now; with `ended` as above.
 
         Raises NotAuthenticated once the credential or its principal is revoked, or has expired.
         """
@@ -355,9 +357,11 @@ class Access:
         principal = self._known.principals.get(found.principal)
         if principal is None:
             raise NotAuthenticated(UNKNOWN)
+        self.used[found.id] = now_ticks()
         if (trace := CURRENT.get()) is not None:
             trace.principal = principal.name
-        return Login(principal, self.usage[principal.name], found)
+        login = Login(principal, self.usage[principal.name], found, ended)
+        return login if ended is None else self._enter_limited(login)
 
     def _credential(self, token: str) -> Credential:
         if len(token) > TOKEN_CHARACTERS_MAX:
@@ -372,6 +376,7 @@ class Access:
             raise NotAuthenticated(
                 f"the token {found.id} has expired; an administrator makes another with penstock access rotate"
             )
+        self.used[found.id] = now_ticks()
         return found
 
     def knows(self, ids: Iterable[str]) -> bool:
@@ -384,6 +389,7 @@ class Access:
             if found is None or found.kind == CredentialKind.TOKEN or found.principal not in self._known.principals:
                 continue
             if found.expires is None or found.expires > now_ticks():
+                self.used[found.id] = now_ticks()
                 return found
         return None
 
@@ -462,6 +468,7 @@ class Access:
                 # The old limits decided how long it has to wait.
                 usage.requests_until = usage.bytes_until = 0.0
         self._known = known
+        self.used = {name: used for name, used in self.used.items() if name in known.credentials}
         self._end_stale(sparing)
 
     def _end_stale(self, sparing: Login | None = None) -> None:

@@ -45,11 +45,19 @@ def confine(readable: Iterable[Path], start_threads: Callable[[], object]) -> li
     # The connection to the server may have a larger number, and still works.
     _limit(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
     _limit(resource.RLIMIT_CORE, 0)
-    missing = [*_without("no new privileges", _harden), *_without("Landlock", partial(_landlock, readable))]
+    missing = [*_without("no new privileges", harden), *_without("Landlock", partial(_landlock, readable))]
     # Landlock holds for threads that are started after it.
     start_threads()
     _limit(resource.RLIMIT_NPROC, 0)
     return [*missing, *_without("seccomp", _seccomp)]
+
+
+def enclose(readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
+    """Give up all files but those below these paths, and all connections; returns the means that are missing.
+
+    It is for a process that keeps its threads and system calls.
+    """
+    return [*_without("no new privileges", harden), *_without("Landlock", partial(_landlock, readable, writable))]
 
 
 def _without(name: str, step: Callable[[], object]) -> list[str]:
@@ -90,7 +98,7 @@ def _checked(function: str, *arguments: int | bytes) -> int:
     return result
 
 
-def _harden() -> None:
+def harden() -> None:
     """No program gives it more rights, no process of the same user looks into it, and it ends with its parent."""
     _checked("prctl", _PR_SET_NO_NEW_PRIVS, 1)
     _checked("prctl", _PR_SET_DUMPABLE, 0)
@@ -111,26 +119,28 @@ _SCOPES_SINCE: Final = 6
 """Since then processes outside cannot be sent signals, nor be connected to by abstract names."""
 
 
-def _landlock(readable: Iterable[Path]) -> None:
+def _landlock(readable: Iterable[Path], writable: Iterable[Path] = ()) -> None:
     version = _call(_CREATE_RULESET, 0, 0, 1)
     files = (1 << max(count for since, count in _FILE_RIGHTS.items() if since <= version)) - 1
     tcp, scopes = (0b11 if version >= since else 0 for since in (_TCP_SINCE, _SCOPES_SINCE))
     rules = _call(_CREATE_RULESET, _RULESET.pack(files, tcp, scopes), _RULESET.size)
     try:
         for path in readable:
-            _allow(rules, path)
+            _allow(rules, path, _READ_FILE, _READ_DIRECTORY)
+        for path in writable:
+            _allow(rules, path, 0, files)
         _call(_RESTRICT_SELF, rules)
     finally:
         os.close(rules)
 
 
-def _allow(rules: int, path: Path) -> None:
+def _allow(rules: int, path: Path, of_files: int, of_directories: int) -> None:
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return  # A path that does not exist needs no rule.
     try:
-        rights = _READ_FILE | (_READ_DIRECTORY if path.is_dir() else 0)
+        rights = of_files | (of_directories if path.is_dir() else 0)
         _call(_ADD_RULE, rules, 1, _BELOW_PATH.pack(rights, place))
     finally:
         os.close(place)

@@ -432,7 +432,7 @@ class Engine:
             model.SetRetryPolicy: called(queues.set_retry),
             model.SetQueueFilter: called(queues.set_filter),
             model.PutBackLetters: called(queues.put_back_letters),
-            model.ReplayQueue: called(ReplayRequests(self._context).replay),
+            model.ReplayQueue: called(ReplayRequests(self._context, self.audit).replay),
             model.CreateLog: plain(self._logs.create),
             model.DropLog: called(self._logs.drop),
             model.ShowLog: called(lambda request, caller: run(iterator_jobs.show_log, request.log, caller.view)),

@@ -523,6 +523,48 @@ class _PageRun(FunctionRun):
         return [message for message in found if message]
 
 
+# --- trials ---------------------------------------------------------------------------------------------------
+
+
+class Tried(NamedTuple):
+    """What a function made of some messages. `outputs` has one item for each that was run: None if a filter drops it,
+    or if it failed. `errors` has what failed, and each error its message. Those behind the last output were not run.
+    """
+
+    outputs: list[bytes | None]
+    errors: list[FunctionFailed]
+
+
+def try_function(
+    _store: Store, kind: IteratorKind, function: str, messages: list[bytes], seconds_max: float, lua: LuaLimits
+) -> Tried:
+    """Run a function on some messages, and keep nothing. A map goes on after one that failed, as in a build."""
+    outputs: list[bytes | None] = []
+    errors: list[FunctionFailed] = []
+    state: bytes | None = None
+    deadline = time.monotonic() + seconds_max
+
+    def taken(ran: RunResult) -> None:
+        outputs.extend(ran.outputs)
+        if ran.error is not None:
+            ran.error.message = len(outputs)
+            errors.append(ran.error)
+            outputs.append(None)
+
+    def stuck(ran: RunResult) -> None:
+        taken(ran)
+        answer_and_leave(Tried(outputs, errors))
+
+    while len(outputs) < len(messages) and time.monotonic() < deadline:
+        # Compiled within the loop: a function that ran out of memory gets a new state.
+        ran = program_of(kind, function, lua).run(_in_time(messages[len(outputs) :], deadline), state, stuck)
+        taken(ran)
+        state = ran.state
+        if ran.error is not None and (kind != IteratorKind.MAP or isinstance(ran.error, FunctionTimedOut)):
+            break
+    return Tried(outputs, errors)
+
+
 # --- summaries ------------------------------------------------------------------------------------------------
 
 

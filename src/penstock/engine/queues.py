@@ -297,12 +297,10 @@ class QueueRequests:
         queue, positions, parts = await self._context.pool.run(queue_jobs.reviving, request, caller.view)
         done = 0
         if positions:
-            if request.drop:
-                facts = {"letters": len(positions), "first": positions[0], "last": positions[-1]}
-                revive = contract.Revive(queue.id, positions)
-                done = await self._recorded(revive, queue, caller, "queue-letters-dropped", **facts)
-            else:
-                done = await self._context.apply(contract.Revive(queue.id, positions, parts))
+            what = "queue-letters-dropped" if request.drop else "queue-letters-put-back"
+            facts = {"letters": len(positions), "first": positions[0], "last": positions[-1]}
+            revive = contract.Revive(queue.id, positions, () if request.drop else parts)
+            done = await self._recorded(revive, queue, caller, what, **facts)
             self._context.wakeups.wake_all(queue.context)
         return model.PutBackCount(done)
 
@@ -527,8 +525,9 @@ def find_events(
 
 
 class ReplayRequests:
-    def __init__(self, context: EngineContext) -> None:
+    def __init__(self, context: EngineContext, audit: Audit) -> None:
         self._context = context
+        self._audit = audit
 
     async def replay(self, request: model.ReplayQueue, caller: Caller) -> model.Replayed:
         """Put a range back, without what is allocated, or nothing if too much waits already."""
@@ -549,12 +548,16 @@ class ReplayRequests:
         shared = await self._context.pool.run(jobs.ask_store, Store.shared_allocations, *asked)
         found = await self._find(request, caller)
         number, (allocations, waiting) = found.queue.id, found.waiting
+        facts = {"context": queue.context, "queue": queue.name, "first": request.first, "last": request.last}
+        entry = self._audit.entry(caller.principal, "queues", "queue-replay", facts)
         # The store knows that a mark was used, and nothing else.
         repeated = model.Replayed(len(found.events), 0, waiting, repeated=True)
         if allocations >= WAITING_ALLOCATIONS_MAX:
             # Too much waits: refuse, unless the first attempt of this request put it there.
             try:
-                await self._context.refuse(QueueContended(request.queue), request.mark, contract.Reoffer(number, ()))
+                await self._context.refuse(
+                    QueueContended(request.queue), request.mark, contract.Reoffer(number, ()), *entry
+                )
             except QueueContended:
                 return model.Replayed(0, 0, waiting, is_full=True)
             return repeated
@@ -563,7 +566,8 @@ class ReplayRequests:
         if not runs and not found.parts and request.mark is None:
             return model.Replayed(0, left_out + (0 if queue.ordered else len(found.events)), waiting)
         reoffer = contract.Reoffer(number, runs, tuple(found.parts))
-        (done,) = await self._context.write(Transaction((reoffer,), request.mark))
+        refusal = self._context.disk.refusal() if entry else None
+        done, *_ = await self._context.write(Transaction((reoffer, *entry), request.mark, refusal))
         if done is None:
             return repeated
         self._context.wakeups.wake_all(found.queue.context)

@@ -35,6 +35,7 @@ class Logins:
         """`replaced` is called for a sender that has another principal from now on, or none. Its connection goes on."""
         self._access = engine.access
         self._session = session
+        session.names = self.names
         self._replaced = replaced
         self._refusals = 0
         self._fixed: str | None = getattr(engine.settings, f"{gate.replace('-', '_')}_as")
@@ -45,6 +46,11 @@ class Logins:
         """Whether messages came with routing frames."""
         self._own: Login | None = None
         self._behind: OrderedDict[tuple[bytes, ...], Login] = OrderedDict()
+
+    def names(self) -> Sequence[str]:
+        """The principals on the connection: its own, and those that brokers speak for."""
+        logins = (self._own or self._base, *self._behind.values())
+        return list(dict.fromkeys(login.principal.name for login in logins if login is not None))
 
     def _arrive(self) -> Login:
         return self._access.arrive(self._fixed, self._ended, self._ids)

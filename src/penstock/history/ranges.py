@@ -19,7 +19,7 @@ from penstock.errors import DamagedRecord
 from penstock.history.columns import batch_of, between, stored_columns, table_batch
 from penstock.history.options import ReadOptions
 from penstock.history.source import History, Now, check_identity, open_history
-from penstock.model import EventFilter
+from penstock.model import EventFilter, View
 from penstock.store.arrow import record_batch
 from penstock.store.contract import StoreIdentity
 from penstock.store.record import Record
@@ -103,23 +103,28 @@ def _event_bytes(history: History, position: int) -> int:
         return 1
 
 
-def read_range(options: ReadOptions, schema: pa.Schema, part: ReadPartition) -> Iterator[pa.RecordBatch]:
-    """The wanted events of a range as rows of the table, in order. Raises DamagedRecord, which names its position."""
+def read_range(
+    options: ReadOptions, schema: pa.Schema, part: ReadPartition, view: View | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The wanted events of a range as rows of the table, in order: those in a view, if there is one.
+
+    Raises DamagedRecord, which names its position.
+    """
+    wanted = options.wanted.seen_by(view)
     with closing(open_history(options.url)) as history:
         check_identity(part.identity, history.now().identity, "the plan of this read")
-        for records in history.records(options.wanted, part.first, part.end):
+        for records in history.records(wanted, part.first, part.end):
             mine = [record for record in records if part.begin <= record.position < part.end]
-            batch = _batch(mine, options, part, stored_columns(schema.names))
+            batch = _batch(mine, options, wanted, part, stored_columns(schema.names))
             if batch is not None and batch.num_rows:
                 yield table_batch(batch, schema)
 
 
 def _batch(
-    records: list[Record], options: ReadOptions, part: ReadPartition, columns: list[str]
+    records: list[Record], options: ReadOptions, wanted: EventFilter, part: ReadPartition, columns: list[str]
 ) -> pa.RecordBatch | None:
     timed = options.since is not None or options.until is not None
     needed = [*columns, "ticks"] if timed and "ticks" not in columns else columns
-    wanted = options.wanted
     if _are_few(records, wanted):
         events = [event for record in records for event in record.events(wanted, part.first, part.last)]
         batch = batch_of(events, needed) if events else None

@@ -55,6 +55,13 @@ class Right(Flag):
         return ",".join(str(one.name).lower() for one in self)
 
 
+VERBS: Final = {
+    Right.READ: "read",
+    Right.APPEND: "append",
+    Right.CONSUME: "consume",
+    Right.ADMIN: "administer",
+    Right.AUDIT: "read the audit",
+}
 RIGHTS: Final = {str(one.name).lower(): one for one in Right} | {"all": Right.ALL}
 UNSCOPED: Final = Right.AUDIT
 """Rights that a principal has everywhere or not at all."""
@@ -97,6 +104,17 @@ class Scope(NamedTuple):
             return None
         return Scope(next(iter(contexts), None), longer.stream, longer.is_exact)
 
+    @property
+    def words(self) -> str:
+        """The place in plain words."""
+        if self == EVERYWHERE:
+            return "everywhere"
+        name = "" if self.context == LOG_CONTEXT and self.stream else f" of the context {self.context}"
+        kind = "log" if not name else "stream"
+        if self.is_exact:
+            return f"on the {kind} {self.stream}{name}"
+        return f"on {kind}s{name} that begin with {self.stream}" if self.stream else f"in the context {self.context}"
+
     def __str__(self) -> str:
         if self.context is None:
             return "*"
@@ -133,6 +151,12 @@ class Grant(NamedTuple):
         if scope.context == AUDIT_CONTEXT:
             raise InvalidRequest("grant", f"{text!r} names the context of the audit; the right audit shows it")
         return cls(rights, scope)
+
+    @property
+    def words(self) -> str:
+        """What it allows, in plain words."""
+        rights = "do everything" if self.rights == Right.ALL else " and ".join(VERBS[right] for right in self.rights)
+        return f"{rights} {self.scope.words}"
 
     def __str__(self) -> str:
         rights = "all" if self.rights == Right.ALL else self.rights.words

@@ -21,7 +21,7 @@ from penstock.history.columns import TABLE
 from penstock.history.options import ReadOptions
 from penstock.history.ranges import ReadPartition, first_wanted, read_range
 from penstock.history.source import History, Now, check_identity, open_history
-from penstock.model import EventFilter
+from penstock.model import EventFilter, View
 from penstock.sql.pushdown import Constraints, ParsedFilter, ValueRange, narrowed, parse_filter, recorded_ticks
 from penstock.store.record import Record
 
@@ -99,14 +99,14 @@ class Scan:
 
 
 def read_history(
-    url: str, now: Now, begin: int, names: list[str], constraints: Constraints
+    url: str, now: Now, begin: int, view: View | None, names: list[str], constraints: Constraints
 ) -> Iterator[pa.RecordBatch]:
-    """The history of a store up to a head, from a position on."""
+    """The history of a store up to a head, from a position on, or the part of it that is in a view."""
     options = narrowed(ReadOptions(url, first=begin, last=now.head), constraints)
     first, last = _positions(options, now, recorded_ticks(constraints))
     if first <= last:
         needed = pa.schema([TABLE.field(name) for name in names])
-        yield from read_range(options, needed, ReadPartition(now.identity, first, last, 0, last + 1))
+        yield from read_range(options, needed, ReadPartition(now.identity, first, last, 0, last + 1), view)
 
 
 def _positions(options: ReadOptions, now: Now, times: ValueRange) -> tuple[int, int]:

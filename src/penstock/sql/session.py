@@ -25,6 +25,7 @@ import pyarrow as pa
 from penstock.errors import InvalidRequest
 from penstock.history.source import Now, open_history
 from penstock.interrupts import awaited
+from penstock.model import View
 from penstock.sql.dataset import Failures, Read, ScannedTable, read_history
 
 MEMORY_BYTES: Final = 1 << 30
@@ -46,6 +47,8 @@ class Limits:
     memory_bytes: int = MEMORY_BYTES
     threads: int | None = None
     folder: str | None = None
+    spill_bytes: int | None = None
+    """How much it may spill; None: most of the disk, as DuckDB likes."""
     directories: tuple[str, ...] = ()
     """Statements may read files below these; `/` allows all files."""
 
@@ -87,6 +90,7 @@ class Session:
             "temp_directory": self._folder.name,
             # Table names must not resolve to variables of this program.
             "python_enable_replacements": False,
+            **({} if limits.spill_bytes is None else {"max_temp_directory_size": f"{limits.spill_bytes}B"}),
             # DuckDB must not download extensions.
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -107,9 +111,9 @@ class Session:
         """Add a table of events. Each scan reads them from the history again."""
         self.add(name, ScannedTable(read, self.failures))
 
-    def add_history(self, name: str, url: str, now: Now, first: int = 1) -> None:
-        """Add the history of a store, from a position on, as a table."""
-        self.add_table(name, partial(read_history, url, now, first))
+    def add_history(self, name: str, url: str, now: Now, first: int = 1, view: View | None = None) -> None:
+        """Add the history of a store, from a position on, as a table: all of it, or what is in a view."""
+        self.add_table(name, partial(read_history, url, now, first, view))
 
     def add_view(self, name: str, query: str) -> None:
         with self._translated_errors():
@@ -182,12 +186,16 @@ def quoted(text: str) -> str:
 
 
 @contextmanager
-def open_session(url: str, limits: Limits = Limits()) -> Iterator[Session]:  # noqa: B008 - it cannot be changed
-    """A session in which `events` is the history of a store as it is now."""
+def open_session(
+    url: str,
+    limits: Limits = Limits(),  # noqa: B008 - it cannot be changed
+    view: View | None = None,
+) -> Iterator[Session]:
+    """A session in which `events` is the history of a store as it is now, or what of it is in a view."""
     with closing(open_history(url)) as history:
         now = history.now()
     with Session(limits) as session:
-        session.add_history(EVENTS, url, now)
+        session.add_history(EVENTS, url, now, view=view)
         yield session
 
 
@@ -195,11 +203,9 @@ def open_session(url: str, limits: Limits = Limits()) -> Iterator[Session]:  # n
 
 READING: Final = "SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW or EXPLAIN"
 READABLE: Final = "it reads only files below a directory that --allow-dir DIR names"
-_INSTEAD: Final = {
-    "ATTACH": READABLE,
-    "COPY": "--file PATH writes an answer to a file",
-    "EXPORT": "--file PATH writes an answer to a file",
-}
+MORE_MEMORY: Final = "; give it more with --memory, or ask for less"
+TO_FILE: Final = "--file PATH writes an answer to a file"
+_INSTEAD: Final = {"ATTACH": READABLE, "COPY": TO_FILE, "EXPORT": TO_FILE}
 """Alternatives to some statements."""
 _PIVOT: Final = re.compile(r"\s*(pivot|from|with|select|\()", re.IGNORECASE)
 _COPY: Final = re.compile(r"\bcopy\b", re.IGNORECASE)
@@ -282,7 +288,7 @@ def explained(error: Exception, statement: str) -> InvalidRequest:
     message = _one_line(_PROPOSED.split(message, maxsplit=1)[0])
     hint = ""
     if found.get("exception_type") == "Out of Memory":
-        hint = "; give it more with --memory, or ask for less"
+        hint = MORE_MEMORY
     elif message.startswith("Table with name") and "events" not in message:
         hint = "; the table is called events"
     return InvalidRequest("statement", f"{_place(found, statement)}: {kind.lower()}: {message}{hint}")

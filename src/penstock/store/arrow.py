@@ -124,6 +124,11 @@ def _mask(joined: Concat, wanted: EventFilter, first: int | None, last: int | No
         in_context = np.array([context in (None, name) for name in joined.names.index], bool)
         in_stream = np.array([name.startswith(prefix) for name in joined.names.index], bool)
         masks.append(joined.per_event(in_context[joined.contexts] & in_stream[joined.streams]))
+    if wanted.within is not None:
+        names = [name.decode() for name in joined.names.index]
+        places = list(zip(joined.contexts.tolist(), joined.streams.tolist(), strict=True))
+        seen = {place: wanted.within.has_stream(names[place[0]], names[place[1]]) for place in set(places)}
+        masks.append(joined.per_event(np.array([seen[place] for place in places], bool)))
     first, last = first or 0, SEQUENCE_MAX if last is None else last
     if not all(first <= record.position and record.last <= last for record in joined.records):
         positions = joined.positions()

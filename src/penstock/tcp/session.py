@@ -8,6 +8,7 @@ import asyncio
 import socket
 import ssl
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -137,6 +138,8 @@ class TcpSession(asyncio.Protocol):
         self.peer = ""
         self.network = ""
         """The key by which the registry counts its peer's connections; see `network_of`."""
+        self.names: Callable[[], Sequence[str]] = tuple
+        """Who is on it, as far as its gate knows."""
         self.messages_received = 0
         self.messages_sent = 0
         self.bytes_received = 0

@@ -80,7 +80,7 @@ function decorate(part) {
       time.after(text);
     }
   }
-  for (const button of part.querySelectorAll("[data-copy-link][hidden], [data-copy-url][hidden]")) {
+  for (const button of part.querySelectorAll("[data-copy-link][hidden], [data-copy-url][hidden], [data-copy-text][hidden]")) {
     if (!navigator.clipboard) continue;
     button.hidden = false;
     const label = button.textContent;
@@ -96,8 +96,9 @@ function decorate(part) {
   }
 }
 
-// The address of a page, or what the server answers at an address.
-async function copied({ copyLink, copyUrl }) {
+// A text, the address of a page, or what the server answers at an address.
+async function copied({ copyLink, copyUrl, copyText }) {
+  if (copyText) return copyText;
   if (copyLink) return new URL(copyLink, location.href).href;
   const answer = await fetch(copyUrl);
   if (!answer.ok) throw new Error(String(answer.status));
@@ -186,5 +187,7 @@ if (typeof uPlot !== "undefined") {
   if (charts.length) followSamples();
 }
 
+// On a phone the navigation is one line, and the page that is open may be far to the right.
+document.querySelector("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 showTheme();
 decorate(document);

@@ -1,15 +1,16 @@
 """One call of the API: its parameters, its body, its answer; and clients that wait for events."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope
 
-from penstock.engine.access import NOBODY, Login
+from penstock.engine.access import NOBODY, Access, Login
 from penstock.engine.engine import FIELD_BYTES, AnyEncoder
 from penstock.errors import LimitExceeded, NotAuthenticated, WriterBusy
 from penstock.gates.api.media import JSON_TYPE
@@ -83,7 +84,10 @@ class Call:
 
     def attend(self) -> "Attendance":
         """Wait for events from now on. Raises OverLimit."""
-        self._attendance = attendance = Attendance(self)
+        self._attendance = attendance = Attendance(
+            self.engine.access, partial(self.api.sender, self.request), self.until_gone
+        )
+        self.login = attendance.login
         return attendance
 
     def close(self) -> None:
@@ -165,16 +169,21 @@ class Attendance:
     While it waits it counts as a connection and a long poll of its principal.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(
+        self,
+        access: Access,
+        enter: Callable[[Callable[[Login], None]], Login],
+        until_gone: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """`enter` says who it is, and gets what to call when that ends. Raises what that raises, or OverLimit."""
         loop = asyncio.get_running_loop()
-        self._access = call.engine.access
+        self._access = access
         self._over: asyncio.Future[None] = loop.create_future()
-        self.login = login = call.api.sender(call.request, self._revoked)
+        self.login = login = enter(self._revoked)
         if (refusal := login.begin_polls(1)) is not None:
-            self._access.leave(login)
+            access.leave(login)
             raise refusal
-        call.login = login
-        self._watching = loop.create_task(call.until_gone())
+        self._watching = loop.create_task(until_gone())
         self._watching.add_done_callback(self._gone)
 
     def close(self) -> None:

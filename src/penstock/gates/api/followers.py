@@ -37,13 +37,18 @@ class SharedPage(NamedTuple):
     end: bool
 
 
+Present = Callable[[list[Any]], Presented]
+"""What makes a page in a worker. Those that are equal make the same of the same events."""
+Key = tuple[Principal, ReadAll, Present | None]
+
+
 class SharedReads:
     """Reads that wait for events, and the followers that wait for each."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._reads: dict[tuple[Principal, ReadAll], _Read] = {}
-        self._present: Callable[[list[Any]], Presented] | None = None
+        self._reads: dict[Key, _Read] = {}
+        self._present: Present | None = None
 
     @property
     def begin(self) -> str:
@@ -51,15 +56,16 @@ class SharedReads:
         identity = self._engine.identity
         return f"{identity.id}.{identity.timeline}."
 
-    def join(self, login: Login, request: ReadAll, is_next: bool) -> "_Read":
+    def join(self, login: Login, request: ReadAll, is_next: bool, present: Present | None = None) -> "_Read":
         """The read of a request, which others may have begun. Call `leave` in the end.
 
-        `is_next`: what it reads follows a page of now, so it waits for the next tick.
+        `is_next`: what it reads follows a page of now, so it waits for the next tick. `present` is as the API has it if
+        it is None.
         """
-        key = (login.principal, request)
+        key = (login.principal, request, present)
         found = self._reads.get(key)
         if found is None or found.work.done():
-            found = self._reads[key] = _Read(asyncio.ensure_future(self._page(login.principal, request, is_next)))
+            found = self._reads[key] = _Read(asyncio.ensure_future(self._page(key, is_next)))
             found.work.add_done_callback(partial(self._done, key))
         found.readers += 1
         return found
@@ -69,19 +75,20 @@ class SharedReads:
         if not read.readers and not read.work.done():
             read.work.cancel()
 
-    def _done(self, key: tuple[Principal, ReadAll], work: "asyncio.Future[SharedPage]") -> None:
+    def _done(self, key: Key, work: "asyncio.Future[SharedPage]") -> None:
         if (found := self._reads.get(key)) is not None and found.work is work:
             del self._reads[key]
         if not work.cancelled():
             # If all followers have left, no other code looks at the exception.
             work.exception()
 
-    async def _page(self, principal: Principal, request: ReadAll, is_next: bool) -> SharedPage:
+    async def _page(self, key: Key, is_next: bool) -> SharedPage:
+        principal, request, present = key
         if is_next:
             await asyncio.sleep(TICK_S - asyncio.get_running_loop().time() % TICK_S)
         if self._present is None:
             self._present = partial(as_event_stream, self.begin)
-        page = await self._engine.execute(principal, request, self._present)
+        page = await self._engine.execute(principal, request, present or self._present)
         assert isinstance(page, EventPage)
         assert page.encoded is not None
         shown: Presented = page.encoded.content
