@@ -1,4 +1,4 @@
-"""`penstock access`: who may come in, and what they may do where."""
+"""`penstock access`: which clients may connect, and with which rights."""
 
 import os
 import re
@@ -233,7 +233,7 @@ def set_command(
 
 @access_app.command("list")
 def list_command(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
-    """List the principals, and what they may do."""
+    """List the principals with their grants."""
     with connected(url, data) as client:
         found, credentials = client.access.principals(), client.access.credentials()
     counts = {one.name: sum(each.principal == one.name for each in credentials) for one in found}
@@ -375,7 +375,7 @@ def check_command(
 
 @access_app.command("whoami")
 def whoami_command(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
-    """Show which principal this client is at a server, and what it may do."""
+    """Show which principal this client is at a server, with its grants."""
     with connected(url, data) as client:
         found = client.whoami()
     expires = _iso(found.expires)

@@ -527,8 +527,8 @@ class _PageRun(FunctionRun):
 
 
 class Tried(NamedTuple):
-    """What a function made of some messages. `outputs` has one item for each that was run: None if a filter drops it,
-    or if it failed. `errors` has what failed, and each error its message. Those behind the last output were not run.
+    """The outputs of a function for some messages: one for each message that it ran on, None if a filter drops it or if
+    it failed. `errors` are the failures, each with its message. The function did not run on messages behind the last.
     """
 
     outputs: list[bytes | None]

@@ -154,7 +154,7 @@ class Grant(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it allows, in plain words."""
+        """The grant in plain words."""
         rights = "do everything" if self.rights == Right.ALL else " and ".join(VERBS[right] for right in self.rights)
         return f"{rights} {self.scope.words}"
 

@@ -139,7 +139,7 @@ class TcpSession(asyncio.Protocol):
         self.network = ""
         """The key by which the registry counts its peer's connections; see `network_of`."""
         self.names: Callable[[], Sequence[str]] = tuple
-        """Who is on it, as far as its gate knows."""
+        """The principals on this connection, as far as its gate knows."""
         self.messages_received = 0
         self.messages_sent = 0
         self.bytes_received = 0

@@ -38,7 +38,7 @@ class SharedPage(NamedTuple):
 
 
 Present = Callable[[list[Any]], Presented]
-"""What makes a page in a worker. Those that are equal make the same of the same events."""
+"""A function that makes a page in a worker. Equal functions make equal pages of the same events."""
 Key = tuple[Principal, ReadAll, Present | None]
 
 
@@ -59,8 +59,8 @@ class SharedReads:
     def join(self, login: Login, request: ReadAll, is_next: bool, present: Present | None = None) -> "_Read":
         """The read of a request, which others may have begun. Call `leave` in the end.
 
-        `is_next`: what it reads follows a page of now, so it waits for the next tick. `present` is as the API has it if
-        it is None.
+        `is_next`: its events follow a page that came just now, so it waits for the next tick. Without `present` the
+        page has the form of the API.
         """
         key = (login.principal, request, present)
         found = self._reads.get(key)
