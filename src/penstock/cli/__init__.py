@@ -49,7 +49,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "demo": Entry("Server", "demo:demo_command", "Run a server with a small shop on it to watch."),
     "bench": Entry("Server", "bench:bench_command", "Put a running server under load."),
     "kick": Entry("Server", "server:kick_command", "Close one connection of a running server.", TOKEN),
-    "access": Entry("Server", "access:access_app", "Manage principals: which clients may connect, and with which rights."),
+    "access": Entry("Server", "access:access_app", "Manage principals: which clients may connect, and their rights."),
     "settings": Entry(
         "Server", "settings:settings_command", "Show every setting, its value and where that comes from.", SETTINGS
     ),

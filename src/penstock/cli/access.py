@@ -1,4 +1,4 @@
-"""`penstock access`: which clients may connect, and with which rights."""
+"""`penstock access`: which clients may connect, and their rights."""
 
 import os
 import re
