@@ -20,7 +20,11 @@ pytestmark = needs_chromium
 
 SHOWN: Final = [page.path for page in PAGES if page.template]
 IN_NAVIGATION: Final = [page.path for page in PAGES if page.nav]
-SCENES: Final[Mapping[str, Callable[[Client], None]]] = {"shop": fill_shop, "hostile": fill_hostile, "empty": lambda _: None}
+SCENES: Final[Mapping[str, Callable[[Client], None]]] = {
+    "shop": fill_shop,
+    "hostile": fill_hostile,
+    "empty": lambda _: None,
+}
 PAGE_BYTES_MAX: Final = 1 << 20
 TABS_MAX: Final = 12
 """Steps with the tab key on each page."""
@@ -154,7 +158,9 @@ def keyboard_problems(page: Page) -> list[str]:
     """What somebody meets who has only a keyboard: the skip link leads to the content, and the focus is seen there."""
     if page.locator("[autofocus]").count():
         page.evaluate("document.activeElement.blur()")
-    found = [] if not page.locator("[tabindex]:not([tabindex='0'], [tabindex='-1'])").count() else ["an order by number"]
+    found = (
+        [] if not page.locator("[tabindex]:not([tabindex='0'], [tabindex='-1'])").count() else ["an order by number"]
+    )
     page.keyboard.press("Tab")
     first: dict[str, Any] = page.evaluate(FOCUSED)
     if not (first["isSkip"] and first["isSeen"]):
