@@ -57,7 +57,7 @@ def at_pace(side: dict[str, str], pace: float, seconds: float) -> tuple[float, f
     messages, sent, delays = {}, {}, []
     for number in range(CONNECTIONS):
         each = load.over_tcp(load.port_of(side["mq"]))
-        selector.register(each, selectors.EVENT_READ)
+        selector.register(each, selectors.EVENT_READ, each)
         messages[each] = itertools.cycle([mqgate.append_message(number, 1)])
         waiting.append((started + number / pace, each))
     while (now := time.perf_counter()) < started + seconds:
@@ -67,8 +67,7 @@ def at_pace(side: dict[str, str], pace: float, seconds: float) -> tuple[float, f
             each.sendall(next(messages[each]))
         timeout = max(0.0, waiting[0][0] - now) if waiting else seconds
         for key, _ in selector.select(timeout):
-            each = key.fileobj
-            assert isinstance(each, socket.socket)
+            each = key.data
             assert mqgate.COMMITTED in each.recv(mqgate.RECEIVE_BYTES), "an append was not answered as committed"
             now = time.perf_counter()
             delays.append(now - sent[each])

@@ -142,7 +142,7 @@ class Chart {
     }));
     this.plot = new uPlot({
       ...this.size(),
-      padding: [8, 4, 0, 0],
+      padding: [8, 26, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
