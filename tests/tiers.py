@@ -50,6 +50,9 @@ INTEGRATION: Final = (
 SYSTEM: Final = (
     "tests/client/test_faults.py",
     "tests/cluster/",
+    "tests/console/test_browser.py",
+    "tests/console/test_live.py",
+    "tests/console/test_pictures.py",
     "tests/engine/test_seals_killed.py",
     "tests/faults/",
     "tests/gates/test_api_followers.py::test_a_follower_through_a_kill",

@@ -1,4 +1,4 @@
-"""What is in the stores that tests and pictures of the console look at: a small shop, and data that would harm pages."""
+"""Stores for tests and pictures of the console: a small shop, and data that would harm pages."""
 
 import random
 from datetime import UTC, datetime, timedelta

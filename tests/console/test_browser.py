@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -26,6 +27,7 @@ SCENES: Final[Mapping[str, Callable[[Client], None]]] = {
     "empty": lambda _: None,
 }
 PAGE_BYTES_MAX: Final = 1 << 20
+STREAMS: Final = 100_000
 TABS_MAX: Final = 12
 """Steps with the tab key on each page."""
 
@@ -81,12 +83,11 @@ def _made(stack: ExitStack, chromium: Browser, fill: Callable[[Client], None]) -
         token = issue_root(client)
     with penstock.connect(server.url, token=token) as root:
         fill(root)
-    tabs: list[Any] = []
-    for scripts in (True, False):
-        one = stack.enter_context(visitor(chromium, scripts=scripts))
-        tabs += [one, one.tab()]
-        log_in(tabs[-1], server, token)
-    scene = Scene(server, token, *tabs, {})
+    one, without_scripts = (stack.enter_context(visitor(chromium, scripts=scripts)) for scripts in (True, False))
+    page, plain = one.tab(), without_scripts.tab()
+    for each in (page, plain):
+        log_in(each, server, token)
+    scene = Scene(server, token, one, page, without_scripts, plain, {})
     return scene._replace(stops=stops(scene.text))
 
 
@@ -94,7 +95,7 @@ def _made(stack: ExitStack, chromium: Browser, fill: Callable[[Client], None]) -
 
 
 @pytest.mark.parametrize("path", SHOWN)
-@pytest.mark.parametrize("name", ["shop", "hostile"])
+@pytest.mark.parametrize("name", ["shop", pytest.param("hostile", marks=pytest.mark.long)])
 def test_a_page_is_there_for_everybody(scenes: Callable[[str], Scene], name: str, path: str) -> None:
     scene = scenes(name)
     assert scene.stops[path], "no link and no form leads to this page"
@@ -180,10 +181,11 @@ def keyboard_problems(page: Page) -> list[str]:
     return found
 
 
-def test_every_event_and_stream_of_hostile_clients_can_be_looked_at(scenes: Callable[[str], Scene]) -> None:
+def test_what_hostile_clients_send_stays_text(scenes: Callable[[str], Scene]) -> None:
     scene = scenes("hostile")
     (history,) = scene.stops["/browse/history"]
     places = {one for one in ways(history.text) if path_of(one) in ("/browse/event", "/browse/stream")}
+    places |= {stops[0].address for stops in scene.stops.values()}
     places |= {f"{one}&as={form}" for one in places if path_of(one) == "/browse/event" for form in ("text", "hex")}
     scene.page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     for place in places:
@@ -196,6 +198,27 @@ def test_every_event_and_stream_of_hostile_clients_can_be_looked_at(scenes: Call
     scene.page.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
     assert len(places) > 20
     assert scene.visitor.complaints == []
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_streams_are_paged(tmp_path: Path, chromium: Browser) -> None:
+    with penstock.connect(f"sqlite:///{tmp_path}") as client:
+        event = penstock.event("Placed", {})
+        client.append_many(("shop", f"order-{number:06}", [event]) for number in range(STREAMS))
+    with testing.server(tmp_path) as server, visitor(chromium) as one:
+        page = one.tab()
+        page.goto(f"{server.http}/console/browse")
+        expect(page.get_by_role("row").filter(has_text="shop")).to_contain_text(f"{STREAMS:,}")
+        page.get_by_role("link", name="shop").click()
+        expect(page.locator("tbody tr")).to_have_count(100)
+        page.get_by_role("link", name="Next").click()
+        expect(page.get_by_role("link", name="order-000100", exact=True)).to_be_visible()
+        page.get_by_label("Names that begin with").fill("order-09999")
+        page.keyboard.press("Enter")
+        expect(page.locator("tbody tr")).to_have_count(10)
+        page.goto(f"{server.http}/console")
+        expect(page.locator(".figure", has_text="Streams").locator("dd")).to_have_text(f"{STREAMS:,}")
+        assert barriers(page) == []
 
 
 # --- who is there ---------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ class Chart {
     }));
     this.plot = new uPlot({
       ...this.size(),
-      padding: [8, 4, 0, 0],
+      padding: [8, 26, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.15 : 1] } },
@@ -188,6 +188,11 @@ if (typeof uPlot !== "undefined") {
 }
 
 // On a phone the navigation is one line, and the page that is open may be far to the right.
-document.querySelector("nav.main [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+// (scrollIntoView would also move where the tab key begins.)
+const openPage = document.querySelector("nav.main [aria-current]");
+if (openPage) {
+  const line = openPage.closest("nav");
+  line.scrollLeft = openPage.offsetLeft - (line.clientWidth - openPage.offsetWidth) / 2;
+}
 showTheme();
 decorate(document);
