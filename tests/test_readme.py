@@ -9,7 +9,7 @@ from contextlib import chdir
 from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -53,9 +53,13 @@ EXAMPLES = [
 ]
 
 
+QUIET: Final = 'import logging; logging.getLogger("penstock.engine.traffic").setLevel("ERROR")\n'
+"""On a busy machine any request may be slow, and a server inside of the example would say so."""
+
+
 def run(code: str, folder: Path) -> str:
     """Run a script in a folder of its own, warnings being errors; what it prints."""
-    command = [sys.executable, "-W", "error", "-c", code]
+    command = [sys.executable, "-W", "error", "-c", QUIET + code]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S)
     assert (result.returncode, result.stderr) == (0, "")
     return result.stdout
