@@ -15,6 +15,7 @@ from prometheus_client import generate_latest
 
 import penstock
 from penstock import testing
+from penstock.console.audit import WORDS
 from penstock.engine.access import Usage
 from penstock.engine.access_file import parsed
 from penstock.engine.metrics import Metrics
@@ -128,6 +129,7 @@ def test_every_entry_of_the_audit_is_in_the_table() -> None:
     entries |= {("access", what) for what in re.findall(r'_write\(\s*caller, "([\w-]+)"', source)}
     entries |= {("queues", what) for what in re.findall(r'"(queue-[a-z-]+)"', source)}
     entries |= {("store", f"store-{what}") for what in re.findall(r'Arrival\("(\w+)"', source)}
+    assert {what for _, what in entries} == set(WORDS)
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", section("The audit"), re.MULTILINE)
     assert {(stream, what) for stream, names in rows for what in re.findall(r"`([\w-]+)`", names)} == entries
     assert len(entries) > 8
