@@ -228,5 +228,6 @@ def test_the_readme_works_twice_on_one_store(readme_first: Site) -> None:
     follow_readme(*readme_first)
 
 
+@pytest.mark.long
 def test_the_quickstart_works_after_the_readme(readme_first: Site) -> None:
     follow_quickstart(*readme_first, is_new=False)

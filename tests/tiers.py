@@ -14,6 +14,8 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, Final
 
 import pytest
@@ -227,6 +229,24 @@ def _reason(report: pytest.TestReport) -> str:
 
 
 # ---------------------------------------------------------------- parallel runs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import all tests beforehand, each process from another file on.
+
+    pytest rewrites the assertions of a module when it is first imported, and keeps them on the disk. In a new checkout
+    every process would rewrite all of them; so each finds there what the others have just written.
+    """
+    place: dict[str, Any] = getattr(session.config, "workerinput", {})
+    if not place or session.config.args != session.config.getini("testpaths"):
+        return
+    files = sorted((session.config.rootpath / "tests").rglob("test_*.py"))
+    first = len(files) * int(place["workerid"].removeprefix("gw")) // place["workercount"] % len(files)
+    for file in files[first:] + files[:first]:
+        # Some need marks of a conftest that is not there yet. What cannot be imported is told where pytest imports it.
+        with suppress(Exception, pytest.fail.Exception, pytest.skip.Exception):
+            import_module(".".join(file.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]

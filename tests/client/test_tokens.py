@@ -40,10 +40,10 @@ WRONG = "0a1b2c3d4e5f607182.kS2hJ3sVbq0mY7cQwXn4uT8eRzL1pGdA9fN6iKoBvE0"
 class Guarded:
     """A server with principals, and how a test reaches it."""
 
-    def __init__(self, data: Path, scheme: str) -> None:
+    def __init__(self, data: Path) -> None:
         self.token = closed(data, shop=SHOP, other="read:other")
-        self.scheme = scheme
         self.server = Server(data)
+        self.scheme = "penstock"
 
     @property
     def url(self) -> str:
@@ -67,9 +67,26 @@ class Guarded:
 
 @pytest.fixture
 def guarded(way: Way, tmp_path: Path) -> Iterator[Guarded]:
-    guarded = Guarded(tmp_path / "data", way.scheme)
+    """A server of its own, for tests that kill it, revoke principals or count its requests."""
+    guarded = Guarded(tmp_path / "data")
+    guarded.scheme = way.scheme
     with guarded.server:
         yield guarded
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    standing = Guarded(tmp_path_factory.mktemp("standing") / "data")
+    with standing.server:
+        yield standing
+
+
+@pytest.fixture
+def lasting(way: Way, standing: Guarded) -> Guarded:
+    """A server for tests that leave its principals alone: without connections, because tests count them."""
+    standing.scheme = way.scheme
+    until(lambda: not standing.sessions())
+    return standing
 
 
 # ---------------------------------------------------------------- who one is
@@ -80,8 +97,8 @@ def test_a_client_says_who_it_is(client: Client) -> None:
     assert (found.principal, found.grants, found.is_closed, found.sees_all) == ("anonymous", ("all:*",), False, True)
 
 
-def test_a_client_with_a_token_is_its_principal(guarded: Guarded, connect: Connect) -> None:
-    client = connect(guarded.url, token=guarded.token("shop"))
+def test_a_client_with_a_token_is_its_principal(lasting: Guarded, connect: Connect) -> None:
+    client = connect(lasting.url, token=lasting.token("shop"))
     found = client.whoami()
     assert (found.principal, found.grants, found.is_closed, found.sees_all) == ("shop", (SHOP,), True, False)
     client.append("shop", "s", one())
@@ -90,13 +107,13 @@ def test_a_client_with_a_token_is_its_principal(guarded: Guarded, connect: Conne
 
 
 def test_the_variable_is_the_token_of_clients_that_are_given_none(
-    guarded: Guarded, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    lasting: Guarded, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(ENVIRONMENT, guarded.token("shop"))
-    assert connect(guarded.url).whoami().principal == "shop"
-    assert connect(guarded.url, token=guarded.token("other")).whoami().principal == "other"
+    monkeypatch.setenv(ENVIRONMENT, lasting.token("shop"))
+    assert connect(lasting.url).whoami().principal == "shop"
+    assert connect(lasting.url, token=lasting.token("other")).whoami().principal == "other"
     with pytest.raises(NotAuthenticated, match="has not authenticated"):
-        connect(guarded.url, token="").stats()
+        connect(lasting.url, token="").stats()
 
 
 def test_an_open_server_does_not_ask_for_the_token(client: Client, connect: Connect) -> None:
@@ -107,20 +124,20 @@ def test_an_open_server_does_not_ask_for_the_token(client: Client, connect: Conn
 
 
 @pytest.mark.parametrize("token", [WRONG, "no-point", f"{WRONG}x", "." * 200])
-def test_a_wrong_token_is_refused_at_once(guarded: Guarded, connect: Connect, token: str) -> None:
+def test_a_wrong_token_is_refused_at_once(lasting: Guarded, connect: Connect, token: str) -> None:
     with pytest.raises(NotAuthenticated, match="is not valid here") as refused:
-        connect(guarded.url, token=token)
+        connect(lasting.url, token=token)
     assert token not in str(refused.value)
-    until(lambda: not guarded.sessions())
+    until(lambda: not lasting.sessions())
 
 
-def test_without_a_token_calls_fail_and_the_connection_stays(guarded: Guarded, connect: Connect) -> None:
-    client = connect(guarded.url)
+def test_without_a_token_calls_fail_and_the_connection_stays(lasting: Guarded, connect: Connect) -> None:
+    client = connect(lasting.url)
     for _ in range(12):
         with pytest.raises(NotAuthenticated, match="has not authenticated"):
             client.stats()
     assert client.whoami().principal == "nobody"
-    assert guarded.sessions() == 1
+    assert lasting.sessions() == 1
 
 
 @pytest.mark.parametrize(
@@ -135,25 +152,25 @@ def test_without_a_token_calls_fail_and_the_connection_stays(guarded: Guarded, c
         ("x" * 201, "has 201 characters"),
     ],
 )
-def test_what_cannot_be_a_token_is_not_sent(guarded: Guarded, connect: Connect, token: Any, why: str) -> None:
+def test_what_cannot_be_a_token_is_not_sent(lasting: Guarded, connect: Connect, token: Any, why: str) -> None:
     with pytest.raises(InvalidRequest, match=f"token {why}") as refused:
-        connect(guarded.url, token=token)
+        connect(lasting.url, token=token)
     assert WRONG not in str(refused.value)
-    assert not guarded.sessions()
+    assert not lasting.sessions()
 
 
 @pytest.mark.parametrize("place", ["{0}@{1}", "user:{0}@{1}", "{1}/{0}", "{1}?token={0}", "{1}?{0}", "{1}#{0}"])
-def test_a_url_takes_no_token_and_the_error_shows_none(guarded: Guarded, connect: Connect, place: str) -> None:
-    scheme, _, address = guarded.url.partition("://")
+def test_a_url_takes_no_token_and_the_error_shows_none(lasting: Guarded, connect: Connect, place: str) -> None:
+    scheme, _, address = lasting.url.partition("://")
     with pytest.raises(BadUrl, match=ENVIRONMENT) as refused:
         connect(f"{scheme}://{place.format(WRONG, address)}")
     assert address in str(refused.value)
     assert WRONG not in str(refused.value)
 
 
-def test_neither_a_client_nor_its_request_shows_the_token(guarded: Guarded, connect: Connect) -> None:
-    token = guarded.token("shop")
-    client = connect(guarded.url, token=token)
+def test_neither_a_client_nor_its_request_shows_the_token(lasting: Guarded, connect: Connect) -> None:
+    token = lasting.token("shop")
+    client = connect(lasting.url, token=token)
     transport = calls_of(client).transport
     shown = f"{client!r} {transport!r} {transport.token!r} {transport.token()!r}"
     assert token not in shown
@@ -191,13 +208,13 @@ def test_a_function_is_asked_for_the_token_at_each_connection(guarded: Guarded, 
     assert given == tokens
 
 
-def test_what_the_function_raises_comes_to_the_caller(guarded: Guarded, connect: Connect) -> None:
+def test_what_the_function_raises_comes_to_the_caller(lasting: Guarded, connect: Connect) -> None:
     def broken() -> str:
         raise LookupError("the vault is closed")
 
     with pytest.raises(LookupError, match="vault"):
-        connect(guarded.url, token=broken)
-    assert not guarded.sessions()
+        connect(lasting.url, token=broken)
+    assert not lasting.sessions()
 
 
 def test_bulk_work_has_the_token_on_its_own_connection(guarded: Guarded, connect: Connect) -> None:
