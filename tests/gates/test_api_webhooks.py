@@ -94,6 +94,9 @@ def test_a_message_that_says_no_type_has_that_of_its_webhook(http: httpx.Client)
     assert {one["type"] for one in events(http.get(named("shop", "payments")))} == {"Payment"}
 
 
+LATER: Final = "a second later"
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -105,11 +108,13 @@ def test_a_message_that_says_no_type_has_that_of_its_webhook(http: httpx.Client)
         {"webhook-id": ""},
         {"webhook-timestamp": "0"},
         {"webhook-timestamp": "soon"},
-        {"webhook-timestamp": str(int(time.time()) + 1)},
+        {"webhook-timestamp": LATER},
     ],
     ids=str,
 )
 def test_a_message_that_is_not_signed_rightly_is_refused(http: httpx.Client, change: dict[str, str]) -> None:
+    if change.get("webhook-timestamp") == LATER:
+        change = {"webhook-timestamp": str(int(time.time()) + 1)}
     headers = {**signed(NEW, "m", BODY), **change}
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     refused = http.post("/v1/webhooks/payments", content=BODY, headers=raw)
