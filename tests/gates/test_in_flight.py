@@ -67,23 +67,33 @@ class Progressing(Replies):
         return Done()
 
 
+class Peer:
+    """In the place of a pipeline: keeps what is sent, each answer with whether it came last."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bool]] = []
+
+    def send(self, _framing: object, answers: list[Frames]) -> None:
+        self.answers += [(int(answer[4]) if answer[4].isdigit() else 0, False) for answer in answers]
+
+    def finished(self, _message: object, answers: list[Frames]) -> None:
+        first = len(self.answers) - len(answers)
+        self.answers[first:] = [(code, True) for code, _ in self.answers[first:]]
+
+
 class Carried(InFlightMessage):
     """Keeps what is delivered; at most so many requests may be under way."""
 
     def __init__(self, frames: Frames, most: int = COUNT, login: Login | None = None) -> None:
-        exchange = decode(frames)
-        login = login or Login(ANONYMOUS, Usage())
-        super().__init__(cast("Any", None), exchange, 100, exchange, login)
-        self.delivered: list[tuple[int, bool]] = []
+        exchange, peer = decode(frames), Peer()
+        super().__init__(cast("Any", peer), exchange, 100, exchange, login or Login(ANONYMOUS, Usage()))
+        self.delivered = peer.answers
         self.most = most
         self.most_seen = 0
 
     def may_go_on(self, begun: int) -> bool:
         self.most_seen = max(self.most_seen, begun)
         return begun < self.most
-
-    def deliver(self, answers: list[Frames], done: bool) -> None:
-        self.delivered += [(int(answer[4]) if answer[4].isdigit() else 0, done) for answer in answers]
 
 
 def fetch() -> Carried:
