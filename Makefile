@@ -28,8 +28,9 @@ run: $(VENV)/.run ## a server on ./penstock-data
 run-postgres: $(VENV)/.postgres ## a server on a PostgreSQL in ./penstock-postgres
 	@exec $(BIN)/python scripts/run-postgres ./penstock-postgres $(ARGS)
 
-# One more than cores, because tests wait for servers; four take as much memory as they may.
-PROCESSES := $(shell n=$$(($$(nproc 2>/dev/null || echo 1) + 1)); [ $$n -lt 4 ] && echo $$n || echo 4)
+# More than cores, because tests wait for servers: one more, with 12 GB of memory two. Four take as much memory as they may.
+PROCESSES := $(shell n=$$(($$(nproc 2>/dev/null || echo 1) + 1)); \
+	awk '/MemTotal/ { exit $$2 < 12000000 }' /proc/meminfo 2>/dev/null && n=$$((n + 1)); [ $$n -lt 4 ] && echo $$n || echo 4)
 PYTEST := $(if $(SEED),PENSTOCK_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(PROCESSES)
 
 test: $(VENV)/.dev ## all tiers of tests, without the long ones (TIER=unit for one, SEED=… to repeat a run)

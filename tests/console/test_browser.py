@@ -289,7 +289,7 @@ def head_of(page: Page) -> Locator:
     return page.locator(".figure", has_text="Head position").locator("dd")
 
 
-@pytest.mark.parametrize("tabs", [2, 8])
+@pytest.mark.parametrize("tabs", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_open_tabs_show_what_comes_without_being_loaded_again(scenes: Callable[[str], Scene], tabs: int) -> None:
     scene = scenes("shop")
     pages = [scene.visitor.tab() for _ in range(tabs)]
