@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
+from typer.core import TyperGroup as Group
 from typer.main import get_command
 
 from penstock import errors
 from penstock.cli import app
+from penstock.cli.root import loaded
 from penstock.engine.lags import LagCollector, Lags
 from penstock.engine.metrics import Metrics
 from penstock.errors import PenstockError, StoreTooNew
@@ -49,11 +51,15 @@ def test_every_command_is_documented() -> None:
 
 
 def test_no_command_is_documented_that_does_not_exist() -> None:
-    pages = "".join(page.read_text("utf-8") for page in PAGES)
-    code = re.findall(r"`([^`\n]+)`|^(?:\$ )?(penstock .*)$", pages, re.MULTILINE)
-    named = [re.match(r"penstock ([a-z-]+)", "".join(spans)) for spans in code]
+    templates = (ROOT / "src/penstock/console/templates").glob("*.html")
+    pages = "".join(page.read_text("utf-8") for page in [*PAGES, *templates])
+    code = re.findall(r"`([^`\n]+)`|^(?:\$ )?(penstock .*)$|<code>(penstock [^<]*)</code>", pages, re.MULTILINE)
+    named = [found for spans in code if (found := re.match(r"penstock ([a-z-]+)(?: ([a-z-]+))?", "".join(spans)))]
     # "ready" is a line of the log, "count" the example that CONTRIBUTING adds.
-    assert {found[1] for found in named if found} - {"ready", "count"} <= commands()
+    assert {found[1] for found in named} - {"ready", "count"} <= commands()
+    groups = {name: group.commands for name in commands() if isinstance(group := loaded(name), Group)}
+    inner = {(found[1], found[2]) for found in named if found[1] in groups and found[2]}
+    assert {(group, name) for group, name in inner if name not in groups[group]} == set()
 
 
 def test_every_request_is_documented() -> None:
