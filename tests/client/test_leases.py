@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import AsyncClient, Client
-from penstock.client import QueueBatch
+from penstock.client import QueueBatch, sync
 from penstock.errors import AllocationLost, ClientClosed, InvalidRequest
 from penstock.testing import Server
 from tests.client.conftest import NETWORKS, WAYS, Connect
@@ -166,16 +168,21 @@ def test_an_interrupted_body_gives_its_batch_back(client: Client, context: str, 
 
 
 @pytest.mark.over(*NETWORKS)
-def test_ctrl_c_while_it_waits_leaves_nothing_held(client: Client, other: Client, context: str) -> None:
+def test_ctrl_c_while_it_waits_leaves_nothing_held(client: Client, context: str) -> None:
     client.queue(context, "work", dead_after=1).declare()
+    queue, main = client.queue(context, "work"), threading.main_thread().ident or 0
+
+    def is_waiting() -> bool:
+        frames = traceback.walk_stack(sys._current_frames()[main])
+        return any(frame.f_code.co_filename == sync.__file__ for frame, _ in frames)
 
     def interrupt() -> None:
-        until(lambda: other.stats().queues > 0)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        until(is_waiting)
+        signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt), client.queue(context, "work").next(wait=20):
+    with pytest.raises(KeyboardInterrupt), queue.next(wait=20):
         pass
     thread.join()
     (info,) = (info for info in client.queues() if info.context == context)

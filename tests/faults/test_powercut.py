@@ -57,12 +57,13 @@ def test_the_cuts_reach_checkpoints_failed_syncs_and_batches_in_flight(tmp_path:
 
 def test_a_store_that_does_not_sync_is_caught(tmp_path: Path) -> None:
     caught = 0
-    for seed in range(CUTS):
+    # How much a cut takes from such a store depends on the machine: a quick disk needs more cuts.
+    for seed in range(REACHING_CUTS_MAX):
         (tmp_path / str(seed)).mkdir()
         caught += bool(power_cut(seed, tmp_path / str(seed), synchronous="off").violations)
         if caught == CAUGHT:
             return
-    pytest.fail(f"only {caught} of {CUTS} cuts were noticed")
+    pytest.fail(f"only {caught} of {REACHING_CUTS_MAX} cuts were noticed")
 
 
 # --- three particular histories -------------------------------------------------------------------------------
