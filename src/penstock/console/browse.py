@@ -9,10 +9,10 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from penstock.console import bodies
 from penstock.console.bodies import Row, Shown
-from penstock.console.visit import NUMBER_MAX, Refused, Visit, number, url
+from penstock.console.visit import NUMBER_MAX, Refused, Visit, number, ticks, url
 from penstock.errors import EventNotFound
 from penstock.model import ContextInfo, EventPage, ListContexts, ListPage, ListStreams, ReadAll, ReadEvent, ReadStream
-from penstock.model.times import EXAMPLE, ticks_of_text
+from penstock.model.times import EXAMPLE
 
 NAMES: Final = 100
 EVENTS: Final = 50
@@ -234,13 +234,8 @@ def _is_reached(kind: str, text: str) -> Callable[[Row], bool]:
     if kind == "position":
         position = number("the position", text)
         return lambda row: row.position >= position
-    try:
-        ticks = ticks_of_text(text.strip())
-    except ValueError:
-        raise Refused(
-            400, f"the time is {text[:60]!r}", f"Write it as in {EXAMPLE}; it is the time of the server."
-        ) from None
-    return lambda row: row.recorded >= ticks
+    since = ticks(text, f"Write it as in {EXAMPLE}; it is the time of the server.")
+    return lambda row: row.recorded >= since
 
 
 async def _first(

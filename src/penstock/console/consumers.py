@@ -1,7 +1,6 @@
 """Pages of queues and subscriptions: how far they are, who holds what, dead letters, and changes with a preview."""
 
 from collections.abc import Mapping
-from os.path import commonprefix
 from typing import Any, Final, NamedTuple
 
 from penstock.console.jobs import (
@@ -14,7 +13,7 @@ from penstock.console.jobs import (
     subscription_facts,
     ticks_at,
 )
-from penstock.console.visit import Refused, Visit, number, url
+from penstock.console.visit import Refused, Visit, number, ticks, url
 from penstock.model import (
     DeadLetter,
     DeleteQueue,
@@ -42,8 +41,9 @@ from penstock.model import (
     SetRetryPolicy,
     SetSubscription,
     SubscriptionInfo,
+    selection_of,
 )
-from penstock.model.times import EXAMPLE, TICKS_MAX, ticks_of_text
+from penstock.model.times import TICKS_MAX
 from penstock.store.contract import Search
 
 LETTERS_AT_ONCE: Final = 1000
@@ -126,10 +126,9 @@ async def _facts(visit: Visit, context: str, name: str) -> QueueFacts:
 
 def _rules(info: QueueInfo) -> dict[str, Any]:
     selection = Selection.parsed(info.selection)
-    prefixes = selection.prefixes or ((info.filter,) if info.filter else ())
     return {
         "info": info,
-        "prefixes": prefixes,
+        "prefixes": _prefixes(info.filter, selection),
         "types": selection.types or (),
         "retry": RetryPolicy.parsed(info.retry),
         "here": {"context": info.context, "queue": info.name},
@@ -138,8 +137,8 @@ def _rules(info: QueueInfo) -> dict[str, Any]:
 
 async def _move_preview(visit: Visit, info: QueueInfo) -> dict[str, Any]:
     place = _place(visit.one("by"), visit.one("at"))
-    ticks = place.ticks if place.position is None else None
-    then = await visit.ask(PreviewQueue(info.context, info.name, ticks=ticks, position=place.position), QueuePreview)
+    at = place.ticks if place.position is None else None
+    then = await visit.ask(PreviewQueue(info.context, info.name, ticks=at, position=place.position), QueuePreview)
     first, end = sorted((then.position, info.position))
     between = await visit.run(ListLetters(info.context, info.name), count_between, info.wanted, first, end - 1)
     return {"place": place, "then": then, "between": between}
@@ -161,7 +160,7 @@ async def _filter_preview(visit: Visit, info: QueueInfo) -> dict[str, Any]:
     return {
         "now": now,
         "then": then,
-        "new_prefixes": selection.prefixes or ((prefix,) if prefix else ()),
+        "new_prefixes": _prefixes(prefix, selection),
         "new_types": selection.types or (),
         "prefixes_text": visit.one("prefixes"),
         "types_text": visit.one("types"),
@@ -169,14 +168,18 @@ async def _filter_preview(visit: Visit, info: QueueInfo) -> dict[str, Any]:
 
 
 def _selection(prefixes: str, types: str) -> tuple[str, Selection]:
-    """The filter (what the prefixes have in common) and the selection of two texts with a name in each line."""
+    """The filter and the selection of two texts with a name in each line."""
     starts, kinds = (tuple(dict.fromkeys(_lines(text))) for text in (prefixes, types))
     for what, names in (("prefixes", starts), ("types", kinds)):
         if len(names) > NAMES_MAX:
             raise Refused(400, f"these are {len(names)} {what}; a queue takes up to {NAMES_MAX}", "Take fewer.")
-    # Names are no paths, and letters are what counts.
-    prefix = commonprefix(starts)  # noqa: RUF071
-    return prefix, Selection(kinds or None, starts if len(starts) > 1 else None)
+    only, several = ("".join(starts), None) if len(starts) < 2 else ("", starts)
+    filter, _ = selection_of(only, None, several)
+    return filter, Selection(kinds or None, several)
+
+
+def _prefixes(filter: str, selection: Selection) -> tuple[str, ...]:
+    return selection.prefixes or ((filter,) if filter else ())
 
 
 def _lines(text: str) -> list[str]:
@@ -187,17 +190,10 @@ def _place(by: str, at: str) -> Place:
     if by == "position":
         return Place(by, at, _needed_number("the position", at), 0)
     if by == "time":
-        return Place(by, at, None, _ticks(at))
+        return Place(by, at, None, ticks(at))
     if by in ("beginning", "end"):
         return Place(by, "", 1 if by == "beginning" else None, 0 if by == "beginning" else TICKS_MAX)
     raise Refused(400, "say where to move it: to a position, a time, the beginning or the end", "Go back and choose.")
-
-
-def _ticks(text: str) -> int:
-    try:
-        return ticks_of_text(text.strip())
-    except ValueError:
-        raise Refused(400, f"the time is {text[:60]!r}", f"Write it in UTC, as in {EXAMPLE}.") from None
 
 
 def _needed(what: str, text: str) -> str:
@@ -343,8 +339,7 @@ async def subscription(visit: Visit) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     if visit.one("by"):
         place = _place(visit.one("by"), visit.one("at"))
-        ticks = await _time_of(visit, info, place)
-        position = await _position(visit, info, ticks)
+        position = await _position(visit, info, await _time_of(visit, info, place))
         then = await visit.run(ListSubscriptions(), preview_of, info.wanted, position)
         found = {"place": place, "then": then}
         first, end = sorted((position, info.position))
@@ -353,7 +348,7 @@ async def subscription(visit: Visit) -> Mapping[str, Any]:
     return {
         "title": info.subscriber,
         "info": info,
-        "prefixes": selection.prefixes or ((info.filter,) if info.filter else ()),
+        "prefixes": _prefixes(info.filter, selection),
         "types": selection.types or (),
         "may_change": visit.may(Right.CONSUME),
         "place": None,
@@ -366,10 +361,10 @@ async def _subscription(visit: Visit, id: int) -> SubscriptionInfo:
     return found
 
 
-async def _position(visit: Visit, info: SubscriptionInfo, ticks: int) -> int:
+async def _position(visit: Visit, info: SubscriptionInfo, at: int) -> int:
     start = 1
     while True:
-        search: Search = await visit.run(ListSubscriptions(), find_time, info.wanted, ticks, start)
+        search: Search = await visit.run(ListSubscriptions(), find_time, info.wanted, at, start)
         if search.position is not None or search.end:
             return search.next if search.position is None else search.position
         start = search.next
@@ -387,8 +382,8 @@ async def _time_of(visit: Visit, info: SubscriptionInfo, place: Place) -> int:
 async def set_subscription(visit: Visit) -> str:
     info = await _subscription(visit, number("the subscription", visit.field("id")))
     place = _place(visit.field("by"), visit.field("at"))
-    ticks = await _time_of(visit, info, place)
-    await visit.ask(SetSubscription(info.subscriber, info.context, info.filter, ticks, info.selection), Done)
+    at = await _time_of(visit, info, place)
+    await visit.ask(SetSubscription(info.subscriber, info.context, info.filter, at, info.selection), Done)
     visit.left = url(SUBSCRIPTION, id=info.id)
     return f"subscription {info.subscriber} goes on at position {(await _subscription(visit, info.id)).position:,}"
 

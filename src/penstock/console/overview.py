@@ -7,13 +7,12 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import JSONResponse, Response
 
+from penstock.console.consumers import QUEUE
 from penstock.console.rendering import bytes_text, duration
 from penstock.console.visit import Refused, Visit, url
 from penstock.model import GetStats, ListPage, ListQueues, QueueInfo, Right, StoreStats
 from penstock.settings import Settings
 
-QUEUE: Final = "/queues/queue"
-"""The page of one queue, with its `context` and `queue`."""
 QUEUES_MAX: Final = 200
 """Queues that the overview looks at."""
 LAG_MS: Final = 5 * 60_000
@@ -199,7 +198,7 @@ def _others(state: State) -> Iterator[Trouble]:
 def _queues(state: State) -> Iterator[Trouble]:
     for queue in state.queues:
         name = f"queue {queue.name} of {queue.context}"
-        link = url(QUEUE, context=queue.context, queue=queue.name) if QUEUE in state.visit.console.pages else ""
+        link = url(QUEUE, context=queue.context, queue=queue.name)
         if queue.dead:
             yield Trouble(
                 "warning",

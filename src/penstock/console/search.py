@@ -6,9 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from penstock.console.bodies import Row
 from penstock.console.jobs import COUNTED_MAX, ROWS, Condition, Found, Value, first_recorded, search
-from penstock.console.visit import NUMBER_MAX, Refused, Visit
+from penstock.console.visit import NUMBER_MAX, Refused, Visit, ticks
 from penstock.model import EventFilter, ReadAll
-from penstock.model.times import EXAMPLE, ticks_of_text
 
 SEARCH_S_MAX: Final = 2.0
 """How long a search takes. Then the page links to where it goes on."""
@@ -89,12 +88,7 @@ async def _searched(visit: Visit) -> Result:
 
 
 def _ticks(visit: Visit, name: str) -> int | None:
-    if not (text := visit.one(name).strip()):
-        return None
-    try:
-        return ticks_of_text(text)
-    except ValueError:
-        raise Refused(400, f"the time is {text[:60]!r}", f"Write it in UTC, as in {EXAMPLE}.") from None
+    return ticks(text) if (text := visit.one(name).strip()) else None
 
 
 def _value(visit: Visit, name: str, value: str, *, dotted: bool) -> Value | None:

@@ -16,6 +16,7 @@ from penstock.errors import PenstockError
 from penstock.gates.api.problems import Problem
 from penstock.model import Reply, Request, Right
 from penstock.model.access import EVERYWHERE
+from penstock.model.times import EXAMPLE, ticks_of_text
 
 if TYPE_CHECKING:
     from penstock.console.app import Console
@@ -194,6 +195,14 @@ def number(name: str, text: str) -> int:
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19 or int(digits) > NUMBER_MAX:
         raise Refused(400, f"{name} is {text[:60]!r}, and must be a whole number", "Go back and correct it.")
     return int(digits)
+
+
+def ticks(text: str, advice: str = f"Write it in UTC, as in {EXAMPLE}.") -> int:
+    """A time as people type it. Raises Refused."""
+    try:
+        return ticks_of_text(text.strip())
+    except ValueError:
+        raise Refused(400, f"the time is {text[:60]!r}", advice) from None
 
 
 def url(path: str, query: Iterable[tuple[str, Any]] = (), **others: Any) -> str:
