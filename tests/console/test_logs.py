@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from html import unescape
-from typing import Final, NamedTuple
+from typing import Final
 
 import httpx
 import pytest
@@ -11,28 +11,15 @@ import pytest
 import penstock
 from penstock import testing
 from penstock.console import app
-from tests.console.visitor import Visitor
+from tests.console.visitor import Guarded, Visitor
 from tests.principals import issue, put
 
 HOSTILE: Final = "<script>alert(1)</script>\u202e"
 MESSAGES: Final = 120
 
 
-class Stored(NamedTuple):
-    server: testing.Server
-    tokens: dict[str, str]
-
-    def visitor(self, who: str = "root") -> Visitor:
-        made = Visitor(self.server.http)
-        assert made.log_in(self.tokens[who]).status_code == 303
-        return made
-
-    def client(self) -> penstock.Client:
-        return penstock.connect(self.server.url, token=self.tokens["root"])
-
-
 @pytest.fixture(scope="module")
-def stored() -> Iterator[Stored]:
+def stored() -> Iterator[Guarded]:
     with testing.server() as server:
         with penstock.connect(server.url) as client:
             put(client, "root", "all")
@@ -49,7 +36,7 @@ def stored() -> Iterator[Stored]:
             root.append("shop", "order-2", [penstock.event("Placed", {"total": 4711})])
             root.iterator("sums").create("visits", "reduce", "(acc or 0) + msg.n", indexed=True)
             root.iterator("broken").create("visits", "map", "return msg.x.y")
-        yield Stored(server, tokens)
+        yield Guarded(server, tokens)
 
 
 def outcomes(text: str) -> list[tuple[int, str]]:
@@ -69,7 +56,7 @@ def attempt(visitor: Visitor, function: str, log: str = "visits", **fields: str)
 # --- pages ----------------------------------------------------------------------------------------------------
 
 
-def test_logs_are_listed_with_their_messages(stored: Stored) -> None:
+def test_logs_are_listed_with_their_messages(stored: Guarded) -> None:
     with stored.visitor() as visitor:
         text = visitor.page("/logs")
     assert re.search(r'log=visits">visits</a></th><td class="number">120</td>', text)
@@ -77,7 +64,7 @@ def test_logs_are_listed_with_their_messages(stored: Stored) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e" in text
 
 
-def test_messages_are_paged_with_exact_numbers(stored: Stored) -> None:
+def test_messages_are_paged_with_exact_numbers(stored: Guarded) -> None:
     def numbers(text: str) -> list[int]:
         return [int(one) for one in re.findall(r'version=\d+">(\d+)</a></th>', text)]
 
@@ -92,7 +79,7 @@ def test_messages_are_paged_with_exact_numbers(stored: Stored) -> None:
         assert "There is no message here" in visitor.page("/logs/log", **{"log": "visits", "from": 5000})
 
 
-def test_an_iterator_shows_its_function_and_its_output(stored: Stored) -> None:
+def test_an_iterator_shows_its_function_and_its_output(stored: Guarded) -> None:
     with stored.visitor() as visitor:
         text = visitor.page("/iterators/iterator", iterator="sums")
         assert "(acc or 0) + msg.n" in text
@@ -104,7 +91,7 @@ def test_an_iterator_shows_its_function_and_its_output(stored: Stored) -> None:
         assert "The function failed at message 0" in broken
 
 
-def test_a_log_is_created_and_deleted_by_its_typed_name(stored: Stored) -> None:
+def test_a_log_is_created_and_deleted_by_its_typed_name(stored: Guarded) -> None:
     with stored.visitor() as visitor, stored.client() as client:
         created = visitor.submit(visitor.page("/logs"), "/logs/create", log="short")
         assert created.headers["location"] == "/console/logs/log?log=short"
@@ -119,7 +106,7 @@ def test_a_log_is_created_and_deleted_by_its_typed_name(stored: Stored) -> None:
         assert again.status_code in (303, 404)
 
 
-def test_an_iterator_is_created_from_a_trial_and_deleted(stored: Stored) -> None:
+def test_an_iterator_is_created_from_a_trial_and_deleted(stored: Guarded) -> None:
     with stored.visitor() as visitor, stored.client() as client:
         page = visitor.page("/iterators/try", log="visits")
         fields = {**visitor.hidden(page, "/iterators/try"), "log": "visits", "kind": "filter", "iterator": "odd"}
@@ -140,7 +127,7 @@ def test_an_iterator_is_created_from_a_trial_and_deleted(stored: Stored) -> None
 # --- trials ---------------------------------------------------------------------------------------------------
 
 
-def test_a_trial_runs_on_real_messages(stored: Stored) -> None:
+def test_a_trial_runs_on_real_messages(stored: Guarded) -> None:
     with stored.visitor() as visitor:
         mapped = attempt(visitor, "return {n = msg.n * 2, big = msg.big}", first="118", count="20")
         assert outcomes(mapped.text) == [(118, f'{{"big":{2**70},"n":236}}'), (119, f'{{"big":{2**70},"n":238}}')]
@@ -158,7 +145,7 @@ def test_a_trial_runs_on_real_messages(stored: Stored) -> None:
         assert outcomes(attempt(visitor, "return msg", "sums", first="3", count="1").text) == [(3, "6")]
 
 
-def test_a_message_that_fails_says_why(stored: Stored) -> None:
+def test_a_message_that_fails_says_why(stored: Guarded) -> None:
     with stored.visitor() as visitor:
         function = "if msg.n == 1 then error('<b>no</b>') end return msg.n"
         answer = attempt(visitor, function)
@@ -182,7 +169,7 @@ def test_a_message_that_fails_says_why(stored: Stored) -> None:
     ],
     ids=["loop", "pattern", "memory"],
 )
-def test_a_trial_has_limits_and_the_server_goes_on(stored: Stored, function: str, why: str) -> None:
+def test_a_trial_has_limits_and_the_server_goes_on(stored: Guarded, function: str, why: str) -> None:
     with stored.visitor() as visitor:
         answer = attempt(visitor, function)
         assert answer.status_code == 200
@@ -191,12 +178,12 @@ def test_a_trial_has_limits_and_the_server_goes_on(stored: Stored, function: str
 
 
 @pytest.mark.parametrize("name", ["io", "os", "require", "load", "debug", "python", "package", "dofile"])
-def test_a_trial_reaches_nothing_outside_of_lua(stored: Stored, name: str) -> None:
+def test_a_trial_reaches_nothing_outside_of_lua(stored: Guarded, name: str) -> None:
     with stored.visitor() as visitor:
         assert outcomes(attempt(visitor, f"type({name})", count="1").text) == [(0, '"nil"')]
 
 
-def test_only_who_may_append_runs_functions_and_only_on_what_it_may_read(stored: Stored) -> None:
+def test_only_who_may_append_runs_functions_and_only_on_what_it_may_read(stored: Guarded) -> None:
     with stored.visitor("reader") as reader:
         page = reader.page("/iterators/try", log="visits")
         assert "you need the right to append" in page

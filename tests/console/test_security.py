@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import httpx
 import pytest
@@ -19,24 +19,11 @@ from penstock.model import ListPage, now_ticks
 from penstock.model.times import text_of_ticks
 from penstock.store import open_store, store_url
 from penstock.store.watermarks import BACKUP
-from tests.console.visitor import Visitor
+from tests.console.visitor import Guarded, Visitor
 from tests.principals import ask, issue, put
 from tests.test_server import until
 
 HOSTILE: Final = "<script>alert(1)</script>\u202e"
-
-
-class Guarded(NamedTuple):
-    server: testing.Server
-    tokens: dict[str, str]
-
-    def visitor(self, who: str = "root") -> Visitor:
-        made = Visitor(self.server.http)
-        assert made.log_in(self.tokens[who]).status_code == 303
-        return made
-
-    def client(self, who: str = "root") -> penstock.Client:
-        return penstock.connect(self.server.url, token=self.tokens[who])
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import httpx
 import pytest
@@ -14,7 +14,7 @@ import penstock
 from penstock import testing
 from penstock.console import app, sql
 from penstock.sql import worker
-from tests.console.visitor import Visitor
+from tests.console.visitor import Guarded, Visitor
 from tests.principals import issue, put
 from tests.test_server import until
 
@@ -22,18 +22,8 @@ HOSTILE: Final = "<script>alert(1)</script>\u202e"
 SLOW: Final = "SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000000) c"
 
 
-class Stored(NamedTuple):
-    server: testing.Server
-    tokens: dict[str, str]
-
-    def visitor(self, who: str = "root") -> Visitor:
-        made = Visitor(self.server.http)
-        assert made.log_in(self.tokens[who]).status_code == 303
-        return made
-
-
 @pytest.fixture(scope="module")
-def stored() -> Iterator[Stored]:
+def stored() -> Iterator[Guarded]:
     with testing.server() as server:
         with penstock.connect(server.url) as client:
             put(client, "root", "all")
@@ -46,7 +36,7 @@ def stored() -> Iterator[Stored]:
             root.append("shop", "order-1", [penstock.event("Placed", {"total": n}) for n in range(300)])
             root.append("shop", "secret", [penstock.event("Hidden", {"pin": 4711}) for _ in range(300)])
             root.append("other", HOSTILE, [penstock.event(HOSTILE, HOSTILE)])
-        yield Stored(server, tokens)
+        yield Guarded(server, tokens)
 
 
 def run(visitor: Visitor, statement: str, **fields: str) -> httpx.Response:
@@ -62,7 +52,7 @@ def rows(answer: httpx.Response) -> list[list[str]]:
     ]
 
 
-def test_a_statement_has_an_answer_with_exact_numbers(stored: Stored) -> None:
+def test_a_statement_has_an_answer_with_exact_numbers(stored: Guarded) -> None:
     with stored.visitor() as visitor:
         assert rows(
             run(visitor, "SELECT count(*), NULL, 170141183460469231731687303715884105727::HUGEINT FROM events")
@@ -78,7 +68,7 @@ def test_a_statement_has_an_answer_with_exact_numbers(stored: Stored) -> None:
 
 
 @pytest.mark.parametrize("who", ["reader", "narrow"])
-def test_a_statement_sees_what_its_principal_may_read(stored: Stored, who: str) -> None:
+def test_a_statement_sees_what_its_principal_may_read(stored: Guarded, who: str) -> None:
     with stored.visitor(who) as visitor:
         found = rows(run(visitor, "SELECT DISTINCT context, stream FROM events"))
         some = run(visitor, "SELECT count(*) FROM events WHERE stream = 'secret' OR text LIKE '%4711%'")
@@ -94,14 +84,14 @@ def test_a_statement_sees_what_its_principal_may_read(stored: Stored, who: str) 
         assert rows(some) == [["300"]]
 
 
-def test_who_may_not_read_has_no_sql(stored: Stored) -> None:
+def test_who_may_not_read_has_no_sql(stored: Guarded) -> None:
     with stored.visitor("writer") as visitor:
         assert visitor.get("/sql").status_code == 403
         csrf = visitor.hidden(visitor.page(), "/logout")["csrf"]
         assert visitor.post("/sql", {"csrf": csrf, "statement": "SELECT 1"}).status_code == 403
 
 
-def test_a_link_fills_in_the_form_and_runs_nothing(stored: Stored) -> None:
+def test_a_link_fills_in_the_form_and_runs_nothing(stored: Guarded) -> None:
     with stored.visitor() as visitor:
         text = visitor.page("/sql", statement="SELECT 42 AS answer")
         assert "SELECT 42 AS answer</textarea>" in text
@@ -120,7 +110,7 @@ def test_a_link_fills_in_the_form_and_runs_nothing(stored: Stored) -> None:
         "",
     ],
 )
-def test_a_statement_only_reads_the_history(stored: Stored, tmp_path: Path, statement: str) -> None:
+def test_a_statement_only_reads_the_history(stored: Guarded, tmp_path: Path, statement: str) -> None:
     with stored.visitor() as visitor:
         answer = run(visitor, statement.format(place=tmp_path))
     assert answer.status_code == 422
@@ -129,7 +119,7 @@ def test_a_statement_only_reads_the_history(stored: Stored, tmp_path: Path, stat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_page_has_the_first_rows_and_says_so(stored: Stored) -> None:
+def test_a_page_has_the_first_rows_and_says_so(stored: Guarded) -> None:
     with stored.visitor() as visitor:
         many = run(visitor, "SELECT * FROM range(5000)")
         assert len(rows(many)) == worker.ROWS_MAX
@@ -143,7 +133,7 @@ def test_a_page_has_the_first_rows_and_says_so(stored: Stored) -> None:
         assert run(visitor, "SELECT " + "1," * 40_000 + "1").status_code == 413
 
 
-def test_an_answer_is_downloaded_as_csv(stored: Stored) -> None:
+def test_an_answer_is_downloaded_as_csv(stored: Guarded) -> None:
     with stored.visitor() as visitor:
         answer = run(visitor, "SELECT 2::HUGEINT ** 1 AS n, 'a,\"b' AS t", **{"as": "csv"})
         assert answer.headers["content-type"] == "text/csv; charset=utf-8"
@@ -155,14 +145,14 @@ def test_an_answer_is_downloaded_as_csv(stored: Stored) -> None:
         assert run(visitor, "SELEC", **{"as": "csv"}).status_code == 422
 
 
-def test_memory_has_a_limit(stored: Stored) -> None:
+def test_memory_has_a_limit(stored: Guarded) -> None:
     with stored.visitor() as visitor:
         answer = run(visitor, "SELECT repeat('x', 3000000000)")
         assert answer.status_code == 422
         assert "256 MiB" in answer.text
 
 
-def test_time_has_a_limit_and_the_statement_stays_in_its_form(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_has_a_limit_and_the_statement_stays_in_its_form(stored: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sql, "STATEMENT_S_MAX", 0.5)
     with stored.visitor() as visitor:
         answer = run(visitor, SLOW)

@@ -2,9 +2,12 @@
 
 import re
 from html import unescape
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import httpx
+
+import penstock
+from penstock import testing
 
 HIDDEN = re.compile(r'<input type="hidden" name="([^"]*)" value="([^"]*)">')
 FORM = re.compile(r'<form[^>]*method="post"[^>]*action="([^"]*)"[^>]*>(.*?)</form>', re.DOTALL)
@@ -52,3 +55,20 @@ class Visitor:
     @property
     def cookie(self) -> str | None:
         return self.http.cookies.get("penstock_console")
+
+
+class Guarded(NamedTuple):
+    """A server with principals, and a token of each."""
+
+    server: testing.Server
+    tokens: dict[str, str]
+
+    def visitor(self, who: str | None = "root") -> Visitor:
+        """A browser in which somebody has logged in."""
+        made = Visitor(self.server.http)
+        if who is not None:
+            assert made.log_in(self.tokens[who]).status_code == 303
+        return made
+
+    def client(self, who: str = "root") -> penstock.Client:
+        return penstock.connect(self.server.url, token=self.tokens[who])

@@ -13,6 +13,8 @@ TEXT: Final[Schema] = {"type": "string"}
 
 QUEUE: Final = "/v1/queues/{context}/{queue}"
 SUBSCRIPTIONS: Final = "/v1/subscriptions"
+CHANGE_FAILS: Final = (400, 404, 409, 413, 415, 422)
+"""Statuses of a change of a queue, with a body."""
 AFTER: Final = Parameter("after", "only those after this id", POSITION)
 LIMIT: Final = Parameter("limit", "at most so many; the server may give fewer (`page_events_max`)", POSITION)
 TYPES: Final = Parameter(
@@ -138,7 +140,7 @@ ROUTES: Final = (
         help="A batch that is not acknowledged or extended within `lease_ms` goes to another consumer.",
         takes={JSON_TYPE: schemas.ref("Take")},
         gives={JSON_TYPE: schemas.ref("Batch")},
-        fails=(400, 404, 409, 413, 415, 422),
+        fails=CHANGE_FAILS,
     ),
     Route(
         "POST",
@@ -149,7 +151,7 @@ ROUTES: Final = (
         Right.CONSUME,
         takes={JSON_TYPE: schemas.ref("Acknowledge")},
         status=204,
-        fails=(400, 404, 409, 413, 415, 422),
+        fails=CHANGE_FAILS,
     ),
     Route(
         "POST",
@@ -160,7 +162,7 @@ ROUTES: Final = (
         Right.CONSUME,
         takes={JSON_TYPE: schemas.ref("Release")},
         status=204,
-        fails=(400, 404, 409, 413, 415, 422),
+        fails=CHANGE_FAILS,
     ),
     Route(
         "POST",
@@ -171,7 +173,7 @@ ROUTES: Final = (
         Right.CONSUME,
         takes={JSON_TYPE: schemas.ref("Extend")},
         gives={JSON_TYPE: schemas.ref("Extended")},
-        fails=(400, 404, 409, 413, 415, 422),
+        fails=CHANGE_FAILS,
     ),
     Route(
         "GET",
@@ -193,7 +195,7 @@ ROUTES: Final = (
         Right.CONSUME,
         takes={JSON_TYPE: schemas.ref("Letters")},
         gives={JSON_TYPE: schemas.ref("LettersDone")},
-        fails=(400, 404, 409, 413, 415, 422),
+        fails=CHANGE_FAILS,
     ),
     Route(
         "POST",
@@ -204,7 +206,7 @@ ROUTES: Final = (
         Right.CONSUME,
         takes={JSON_TYPE: schemas.ref("Letters")},
         gives={JSON_TYPE: schemas.ref("LettersDone")},
-        fails=(400, 404, 409, 413, 415, 422),
+        fails=CHANGE_FAILS,
     ),
     Route(
         "POST",
@@ -252,7 +254,7 @@ ROUTES: Final = (
         help="Leases end, and dead letters are dropped. See the preview first.",
         takes={JSON_TYPE: schemas.ref("Move")},
         status=204,
-        fails=(400, 404, 409, 413, 415, 422),
+        fails=CHANGE_FAILS,
     ),
     Route(
         "DELETE",
